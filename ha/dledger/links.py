@@ -13,7 +13,6 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from ...message.checksum import crc32
 from ...world.clock import Clock
 from ...world.events import get_logger
 from ...world.network import Address, Network, Stream
@@ -58,7 +57,8 @@ FAREWELL_SECONDS = 1.0
 AT_ONCE_BYTES = 16 * 1024
 """A message with at most this many bytes of entries is sent at once, if no other message waits."""
 COLD_BYTES = 256 * 1024
-"""A slice of at least this many bytes may be out of the page cache, so a worker thread reads it before the event loop."""
+"""A slice of at least this many bytes may be out of the page cache, so a worker thread computes its checksum and reads it
+thereby before the event loop does."""
 
 
 @attrs.define(eq=False)
@@ -184,9 +184,11 @@ class Link:
                 await stream.send_all(rest)
             while queue:
                 message = queue.popleft()
-                if isinstance(message, Append) and message.batch is not None and message.batch.size_bytes >= COLD_BYTES:
-                    await self.links.workers.run(crc32, message.batch.payload.entries)
-                await stream.send_parts(encode_message(message))
+                if _entries_size(message) >= COLD_BYTES:
+                    parts = await self.links.workers.run(encode_message, message)
+                else:
+                    parts = encode_message(message)
+                await stream.send_parts(parts)
                 self._note_sent()
             self._wake = trio.Event()
             self._idle = stream

@@ -48,6 +48,11 @@ ReadConfiguration = Callable[[bytes], Configuration]
 
 RECEIVE_BYTES = 64 * 1024
 """The size of a connection's receive buffer; a frame that does not fit gets a buffer of its own."""
+LONG_BUFFERS_MAX = 4
+"""How many buffers of long frames a connection keeps for later frames. While one frame is received, the entries of the frames
+before it are still being written."""
+LONG_BUFFER_BYTES = 1024 * 1024 + RECEIVE_BYTES
+"""The size of a kept buffer: room for an Append of `append_bytes_max`. The buffer of a longer frame is not kept."""
 
 _PLAIN: tuple[tuple[int, type, Layout], ...] = (
     (1, PreVoteRequest, wire.PRE_VOTE_REQUEST),
@@ -165,9 +170,11 @@ class FrameReader:
     """The largest `size` of a frame on this lane; a larger one raises HaProtocolError."""
     _small: bytearray = attrs.field(factory=lambda: bytearray(RECEIVE_BYTES))
     _filled: int = 0
-    _long: bytearray | None = None
+    _long: memoryview | None = None
+    """The place of the long frame that is being received."""
     _long_filled: int = 0
     _long_head: tuple[int, int] = (0, 0)
+    _kept: list[bytearray] = attrs.field(factory=list[bytearray])
 
     @classmethod
     def for_lane(cls, lane: int) -> FrameReader:
@@ -176,7 +183,7 @@ class FrameReader:
     def room(self) -> memoryview:
         """The buffer into which the next bytes are received; never empty."""
         if self._long is not None:
-            return memoryview(self._long)[self._long_filled :]
+            return self._long[self._long_filled :]
         return memoryview(self._small)[self._filled :]
 
     def feed(self, data: bytes) -> list[tuple[int, memoryview]]:
@@ -203,7 +210,7 @@ class FrameReader:
             self._long_filled += count
             if self._long_filled == len(self._long):
                 kind, crc = self._long_head
-                frames.append(_checked(kind, crc, memoryview(self._long)))
+                frames.append(_checked(kind, crc, self._long))
                 self._long = None
             return frames
         self._filled += count
@@ -225,10 +232,35 @@ class FrameReader:
         return frames
 
     def _begin_long(self, begin: int, size: int, kind: int, crc: int) -> None:
-        self._long, self._long_head = bytearray(size), (kind, crc)
+        self._long, self._long_head = memoryview(self._buffer(size))[:size], (kind, crc)
         self._long_filled = self._filled - begin
         self._long[: self._long_filled] = self._small[begin : self._filled]
         self._filled = 0
+
+    def _buffer(self, size: int) -> bytearray:
+        """Return a buffer of at least `size` bytes, if possible one whose frame nobody reads any more.
+
+        The kernel zeroes the pages of a new buffer one by one, which takes longer than to receive into them.
+        """
+        if size > LONG_BUFFER_BYTES:
+            return bytearray(size)
+        for buffer in self._kept:
+            if _is_unread(buffer):
+                return buffer
+        buffer = bytearray(LONG_BUFFER_BYTES)
+        if len(self._kept) < LONG_BUFFERS_MAX:
+            self._kept.append(buffer)
+        return buffer
+
+
+def _is_unread(buffer: bytearray) -> bool:
+    """Whether no view of the buffer is left: Python refuses to resize one that has a view."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return False
+    del buffer[-1]
+    return True
 
 
 def _checked(kind: int, crc: int, content: memoryview) -> tuple[int, memoryview]:

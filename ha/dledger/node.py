@@ -103,6 +103,7 @@ class DLedgerNode:
         self._store = store
         store.queue_ends.filled_from = lambda: self.replica.ledger.begin_position
         self.replica.on_role.append(self._role_changed)
+        self.replica.on_bulk.append(lambda: store.dispatcher.wake(more_coming=True))
         self._running.set()
         task_status.started()
         reported: Leading | None = None

@@ -14,6 +14,7 @@ from ...store.errors import StoreError
 from ...world.events import get_logger
 from ..errors import LedgerGap
 from ..raft.batch import Slice, Snapshot
+from ..raft.ready import Ready
 from ..raft.units import LogIndex
 from .disk_tasks import RETRY_SECONDS, DiskTasks
 from .ledger import Ledger
@@ -21,6 +22,9 @@ from .log_reader import write_slice
 from .native import BeginAnew
 
 log = get_logger(__name__)
+
+BULK_BYTES = 64 * 1024
+"""At least this many bytes of entries that were committed before they arrived show that this node is catching up."""
 
 
 async def write(ledger: Ledger, piece: Slice) -> None:
@@ -96,3 +100,14 @@ async def begin_anew(
                 await trio.sleep(RETRY_SECONDS)
             else:
                 break
+
+
+def catches_up(ready: Ready) -> bool:
+    """Whether the leader sent many entries at once that were committed before they arrived here."""
+    committed, appends = ready.committed, ready.appends
+    return (
+        committed is not None
+        and bool(appends)
+        and committed.last_index >= appends[-1].last_index
+        and sum(piece.batch.size_bytes for piece in appends) >= BULK_BYTES
+    )

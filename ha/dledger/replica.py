@@ -41,7 +41,7 @@ from .layout import CHANNEL_CONFIGURATION
 from .ledger import Ledger, Placed
 from .links import Links
 from .log_reader import LedgerReader
-from .obedience import begin_anew, truncate, write
+from .obedience import begin_anew, catches_up, truncate, write
 from .settings import ReplicaSettings
 from .status import Leading, ReplicaStatus, status_of
 from .ticking import Ticking
@@ -71,6 +71,8 @@ class Replica:
     """Called when role, term or leader have changed."""
     on_committed: list[Callable[[LogIndex, int], None]] = attrs.field(factory=list[Callable[[LogIndex, int], None]])
     """Called with the last committed index, and the position where its entry ends."""
+    on_bulk: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
+    """Called when many entries arrived at once that were committed earlier; most likely more of them follow."""
     before_clearing: list[Callable[[], Awaitable[None]]] = attrs.field(factory=list[Callable[[], Awaitable[None]]])
     """Awaited right before the ledger is cleared, so that no later start requires the removed entries; if one raises OSError,
     they are called again."""
@@ -405,6 +407,8 @@ class Replica:
 
     def _finish(self, ready: Ready) -> None:
         """Do the rest of a Ready after its disk operations: send, apply, report."""
+        for notify in self.on_bulk if catches_up(ready) else ():
+            notify()
         for message in ready.messages:
             sent: Any = message  # in the dialect that both the core and the links speak
             self.links.send(sent)

@@ -34,7 +34,7 @@ class Settings:
     """The most bytes of one batch. A larger entry is sent alone, as a batch of its own."""
     probe_bytes_max: int = 16 << 10
     """The most bytes of a batch in a probe; it is small because the follower may reject it. A larger entry is sent alone."""
-    inflight_bytes_max: int = 8 << 20
+    inflight_bytes_max: int = 32 << 20
     """How many bytes may be in flight to one follower; from there on the leader waits for acknowledgements."""
     inflight_batches_max: int = 256
     """How many batches may be in flight to one follower; from there on the leader waits for acknowledgements."""

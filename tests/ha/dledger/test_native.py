@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 
 from ledgermq.ha.dledger.group_records import GroupConfiguration, configuration_record, read_configuration
 from ledgermq.ha.dledger.layout import CHANNEL_CONFIGURATION
+from ledgermq.ha.dledger.ledger import Ledger
 from ledgermq.ha.dledger.log_reader import LedgerReader
 from ledgermq.ha.dledger.native import (
     KIND_APPEND,
+    LONG_BUFFER_BYTES,
+    LONG_BUFFERS_MAX,
+    RECEIVE_BYTES,
     BeginAnew,
     FrameReader,
     ReceivedEntries,
@@ -121,6 +125,42 @@ def test_entries_go_as_they_lie_in_the_file() -> None:
     follower.append_walked(payload.walked, payload.entries)
     assert content(follower) == content(ledger)[:600]
     assert follower.configurations == ledger.configurations
+
+
+def long_frame(ledger: Ledger, first: int, bytes_max: int = 1 << 20) -> bytes:
+    """An Append of entries from `first` on, which does not fit the small buffer of a connection."""
+    frame = sent(Append(A, B, 5, first - 1, 1, 17, LedgerReader(ledger, GROUP, lambda: 0).batch(first, 2000, bytes_max)))
+    assert len(frame) > RECEIVE_BYTES
+    return frame
+
+
+def test_entries_that_are_still_read_are_not_overwritten_by_later_frames() -> None:
+    """However many frames are received before their entries are written."""
+    ledger = open_small(SimDisk(), file_size=1 << 21)
+    ledger.append(1, messages(0, 2000, 500))
+    reader = FrameReader.for_lane(LANE_ENTRIES)
+    frames = [long_frame(ledger, first, 100_000) for first in range(1, 2 * LONG_BUFFERS_MAX)]
+
+    unread = [reader.feed(frame)[0][1] for frame in frames]
+
+    assert [bytes(content) for content in unread] == [frame[FRAME.size :] for frame in frames]
+
+
+def test_the_buffer_of_a_frame_that_nobody_reads_any_more_takes_a_later_one() -> None:
+    """A longer frame comes through too."""
+    ledger = open_small(SimDisk(), file_size=1 << 22)
+    ledger.append(1, messages(0, 2000, 1000))
+    reader = FrameReader.for_lane(LANE_ENTRIES)
+    buffers = set[int]()
+    for first in range(1, 10):
+        ((_, content),) = reader.feed(long_frame(ledger, first, 100_000))
+        buffers.add(id(content.obj))
+        del content
+    longer = long_frame(ledger, 1, LONG_BUFFER_BYTES + 1000)
+    ((_, content),) = reader.feed(longer)
+
+    assert len(buffers) == 1
+    assert bytes(content) == longer[FRAME.size :]
 
 
 def test_a_snapshot_says_where_to_begin() -> None:

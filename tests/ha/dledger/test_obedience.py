@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from .groups import Group, check_begun_anew, miss_files_that_expire, scenario
+from .groups import Group, check_begun_anew, files_of, miss_files_that_expire, scenario
 
 
 def test_a_node_begins_anew_where_old_files_have_expired() -> None:
@@ -55,3 +55,26 @@ def test_entries_that_were_never_committed_are_cut_though_the_disk_refuses_at_fi
         group.check()
 
     scenario(story)
+
+
+def test_only_a_node_that_was_away_gives_notice_of_bulk_data() -> None:
+    """Whoever derives from the log then lets receiving go first."""
+    notices: list[str] = []
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        away = next(node for node in group.running if node is not leader)
+        await away.kill()
+        for node in group.running:
+            node.up.on_bulk.append(lambda: notices.append("a node that was there"))
+        for _ in range(20):
+            await group.put(leader, 50, body_size=200)
+        await group.converged()
+
+        await away.start()
+        away.up.on_bulk.append(lambda: notices.append("the node that was away"))
+        await group.converged()
+
+    scenario(story, files=files_of("n", file_size=1 << 20))
+
+    assert set(notices) == {"the node that was away"}
