@@ -2,8 +2,7 @@
 
 Every input (a tick, a message, a proposal, a finished sync) is passed to the core at once; one task then does the work of each
 `Ready`, in the order that `ha/raft/ready.py` prescribes. Entries are written on the event loop and synced by another task, on
-the leader while its followers receive them. When there is evidence of two diverged histories, the node leaves the group with
-a logged reason; it never continues with a wrong log.
+the leader while its followers receive them. On evidence of two diverged histories the node leaves the group and logs why.
 """
 
 from __future__ import annotations

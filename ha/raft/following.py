@@ -66,6 +66,7 @@ def on_heartbeat(state: State, message: Heartbeat) -> None:
     """Confirm the leader and adopt its commit index."""
     ballot_box.follow_commit(state, message.commit_index)
     if state.forgetful:
+        forgetting.note_leader_commit(state, message.commit_index)
         forgetting.ask(state)
         forgetting.remember(state)
     state.send(HeartbeatResponse(state.id, message.sender, state.term, message.round, state.log.durable_index))

@@ -3,8 +3,10 @@
 Such a node may have forgotten a vote, and entries that it had acknowledged. It receives the log like any other follower, and
 its new acknowledgements count, but it grants no vote and does not campaign until two conditions are met:
 
-1. Its log has everything that was committed before: the leader has committed an entry of its own term, and that entry is
-   durable on the node (Raft §5.4.2).
+1. Its log has everything that was committed before: the leader has committed an entry of its own term (Raft §5.4.2), and
+   everything up to the leader's commit index is durable on the node. A part of it is not enough, even if the leader's term
+   begins in it: the node may have acknowledged the rest too. The commit index comes from a heartbeat that follows the leader's
+   answer to a query of this start, because the leader may still commit by acknowledgements from before the start until then.
 2. A second vote of this node cannot decide a past election: every other voter has answered a query of this start with a term
    that is not higher than the leader's. In that term the node counts as having voted for the leader.
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 from .messages import TermAnswer, TermQuery
 from .progress import Mode
 from .state import Leadership, State
-from .units import NO_INDEX, PeerId, Term
+from .units import NO_INDEX, LogIndex, PeerId, Term
 
 LIFE_MAX = 1 << 30
 """The largest random context of a start's queries."""
@@ -88,14 +90,22 @@ def _highest_term(state: State) -> Term:
     return max((state.heard_terms.get(peer, state.term + 1) for peer in _other_voters(state)), default=0)
 
 
+def note_leader_commit(state: State, commit_index: LogIndex) -> None:
+    """Record how far the log has to be filled again, from the first heartbeat that follows the leader's answer."""
+    if state.leader in state.heard_terms and (state.refill is None or state.refill[0] != state.term):
+        state.refill = state.term, commit_index
+
+
 def _has_caught_up(state: State) -> bool:
-    commit_index = state.commit_index
-    return (
-        state.leader is not None
-        and state.snapshot is None
-        and commit_index <= state.log.durable_index
-        and state.log.term_at(commit_index) == state.term
-    )
+    if state.leader is None or state.snapshot is not None or state.refill is None or state.refill[0] != state.term:
+        return False
+    commit_index = state.refill[1]
+    if commit_index > min(state.log.durable_index, state.verified_index):
+        return False
+    if state.log.term_at(commit_index) == state.term:
+        return True
+    state.refill = None  # the leader had not committed an entry of its term yet, so a later heartbeat has to name one
+    return False
 
 
 def _other_voters(state: State) -> list[PeerId]:

@@ -103,6 +103,9 @@ class State:
     """While the node is forgetful, the context of its queries: a random number that differs from start to start."""
     heard_terms: dict[PeerId, Term] = attrs.field(factory=dict[PeerId, Term])
     """While the node is forgetful, the terms of the other voters from their answers to its queries."""
+    refill: tuple[Term, LogIndex] | None = None
+    """While the node is forgetful, a leader's term and its commit index in a heartbeat after its answer: up to there the log
+    has to be filled again."""
 
     @property
     def configuration(self) -> Configuration:

@@ -195,6 +195,15 @@ def _never_look_after_lost_messages(_: Any) -> Callable[[Any, Any, Any], Any]:
     return lambda state, replicator, answered_round: None
 
 
+def _caught_up_with_the_own_commit_index(_: Any) -> Callable[[Any], bool]:
+    def has_caught_up(state: Any) -> bool:
+        index = state.commit_index
+        filled = state.leader is not None and state.snapshot is None and index <= state.log.durable_index
+        return filled and state.log.term_at(index) == state.term
+
+    return has_caught_up
+
+
 RAFT_BUGS: tuple[Planted, ...] = (
     (
         "raft: count entries of earlier terms",
@@ -212,6 +221,7 @@ RAFT_BUGS: tuple[Planted, ...] = (
     ("raft: do not sync the vote", Raft, "start", _forget_the_vote),
     ("raft: vote after the loss of the disk", State, "forgetful", lambda _: property(_never)),
     ("raft: remember at the first word of a leader", forgetting, "_has_caught_up", lambda _: _always),
+    ("raft: remember with a part of the log", forgetting, "_has_caught_up", _caught_up_with_the_own_commit_index),
     ("raft: commit beyond what was verified", ballot_box, "follow_commit", _commit_unverified),
     ("raft: truncate what an old Append repeats", RaftLog, "find_conflict", _truncate_always),
     ("raft: count one follower twice", quorum, "committed_index", _count_twice),

@@ -282,6 +282,7 @@ class FlickeringReplica:
     leading: Leading
     interrupted: bool = False
     on_role: list[Callable[[Leading], None]] = attrs.field(factory=list[Callable[[Leading], None]])
+    on_bulk: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
 
     def become(self, leading: Leading) -> None:
         self.leading = leading

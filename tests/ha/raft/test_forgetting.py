@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 
+import attrs
+
 from harness.raft.group import Group
 from harness.raft.storage import MemoryStorage
 from harness.raft.stories import A, B, C
-from ledgermq.ha.raft.messages import TermAnswer
+from ledgermq.ha.raft.messages import Message, TermAnswer
 from ledgermq.ha.raft.ready import HardState
+from ledgermq.ha.raft.settings import Settings
 from ledgermq.ha.raft.units import FORGOTTEN, NO_INDEX, PeerId
 
 
@@ -65,6 +68,39 @@ def test_a_wiped_voter_votes_again_once_it_has_caught_up_and_heard_every_other_v
     isolate(group, "a")
     group.tick(200)
     assert any(group[name].raft.leadership is not None for name in "bc")
+
+
+@attrs.define(eq=False)
+class Watched(Group):
+    """A group in which `b` must not vote while it has less than `a` has committed."""
+
+    partly: int = 0
+    """How often `b` was seen with a part of it on its disk."""
+
+    def deliver(self, message: Message) -> None:
+        super().deliver(message)
+        refilled = self["b"].raft
+        if NO_INDEX < refilled.log.durable_index < self["a"].raft.commit_index:
+            self.partly += 1
+            assert refilled.forgetful
+
+
+def test_a_wiped_voter_that_holds_only_a_part_of_what_was_committed_does_not_vote() -> None:
+    """The part begins with an entry of the leader's term, and all other voters have answered."""
+    one_by_one = Settings(append_bytes_max=1, probe_bytes_max=1, inflight_batches_max=1)
+    group = Watched.of("abc", draw=random.Random(1).randint, settings=one_by_one)
+    assert isinstance(group, Watched)
+    group.elect("a")
+    isolate(group, "c")
+    group.propose("a", *(f"x{number}" for number in range(20)))
+    group.cut = {(A, C), (C, A)}
+
+    wipe(group, "b")
+    group.tick(100)
+
+    assert group.partly > 20
+    assert group.log("b") == group.log("a")
+    assert not group["b"].raft.forgetful
 
 
 def test_what_a_wiped_node_holds_again_counts_for_new_entries() -> None:

@@ -34,7 +34,11 @@ RARE = (
 """Planted bugs that take too many seeds for every run."""
 
 
-FOUND_LATE = {"vote after the loss of the disk": 102, "remember at the first word of a leader": 188}
+FOUND_LATE = {
+    "vote after the loss of the disk": 102,
+    "remember at the first word of a leader": 188,
+    "remember with a part of the log": 40163,
+}
 """Planted bugs that one in a hundred seeds finds, and such a seed."""
 
 
