@@ -116,7 +116,7 @@ class Troubles:
             fabric.forget_connection()
         elif kind == "die" and name_servers:
             victim = self.rng.choice(name_servers)
-            if victim.ended_by is None:
+            if victim.server is not None:  # one that is just starting would end before it has started
                 scene.note(f"the name server {victim.host} dies")
                 fabric.count("name_server_killed")
                 await victim.end(self.rng.choice((End.CLEAN, End.KILL, End.POWER)))
