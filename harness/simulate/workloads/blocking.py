@@ -109,7 +109,7 @@ class Blocking(Members):
             one.settled_at = thread.now
             if self._failures.get(number, 0) > 0:
                 self._failures[number] -= 1
-                one.ended = thread.now
+                one.ended = min(one.ended, thread.now)
                 message.retry()
                 return
             one.done = True
