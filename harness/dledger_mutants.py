@@ -1,4 +1,4 @@
-"""Bugs in the nodes of a DLedger group, outside the Raft core, that the simulator of whole nodes must find."""
+"""Bugs in the nodes of a DLedger group, outside the Raft core, that the simulator of whole nodes or a test must find."""
 
 # ruff: noqa: ARG005 - a mutant has the parameters of what it replaces
 
@@ -13,6 +13,7 @@ import attrs
 from ledgermq.broker.replicated_tables import ReplicatedTables
 from ledgermq.ha.dledger.commitlog import DLedgerCommitLog
 from ledgermq.ha.dledger.disk_tasks import DiskTasks
+from ledgermq.ha.dledger.ledger import Ledger
 from ledgermq.ha.dledger.waiters import Outcome as Stored
 from ledgermq.ha.dledger.waiters import Waiters
 from ledgermq.ha.raft import quorum
@@ -20,6 +21,7 @@ from ledgermq.store.message_store import MessageStore
 
 from .outcome import Outcome
 from .simulate.dledger import DLedgerDraw, simulate_dledger
+from .store_mutants import found_by
 
 
 def with_workloads(*workloads: str) -> Callable[[int], Outcome]:
@@ -43,6 +45,16 @@ def _count_unsynced(*, on_leader: bool) -> Callable[[Any], Any]:
         return written
 
     return make
+
+
+def _append_before_the_removal_is_synced(original: Any) -> Callable[[Any, int, int, BaseException], None]:
+    def withdraw(self: Any, size: int, count: int, reason: BaseException) -> None:
+        try:
+            original(self, size, count, reason)
+        finally:
+            self.failure = None
+
+    return withdraw
 
 
 def _acknowledge_when_deposed(_: Any) -> Any:
@@ -84,10 +96,18 @@ TABLES = with_workloads("plain", "groups")
 DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], Outcome]], ...] = (
     ("dledger: count the leader before its sync", DiskTasks, "written", _count_unsynced(on_leader=True), QUEUES),
     ("dledger: count followers before their sync", DiskTasks, "written", _count_unsynced(on_leader=False), QUEUES),
+    (
+        "dledger: append before the removal of a failed append is synced",
+        Ledger,
+        "_withdraw",
+        _append_before_the_removal_is_synced,
+        found_by("ha/dledger/test_recovery.py"),
+    ),
     ("dledger: acknowledge when deposed", Waiters, "change_term", _acknowledge_when_deposed, QUEUES),
     ("dledger: serve beyond the commit", DLedgerCommitLog, "readable_offset", _serve_beyond_commit, QUEUES),
     ("dledger: give out a queue offset again", MessageStore, "take_up_next_offsets", _repeat_an_offset, QUEUES),
     ("dledger: commit what one node has", quorum, "committed_index", _commit_what_one_node_has, QUEUES),
     ("dledger: pass over tables in the log", ReplicatedTables, "apply", _pass_over_tables, TABLES),
 )
-"""Name, class or module, attribute, the function that makes the faulty replacement, and the simulator that must find it."""
+"""Name, class or module, attribute, the function that makes the faulty replacement, and the simulator or tests that must find
+it."""

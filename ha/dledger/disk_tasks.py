@@ -23,7 +23,7 @@ from .ledger import Ledger
 log = get_logger(__name__)
 
 RETRY_SECONDS = 1.0
-"""Pause in seconds before a failed disk operation is tried again."""
+"""Pause in seconds before a failed disk operation is tried again, or the ledger is healed after a failed append."""
 
 
 @attrs.define(eq=False)
@@ -45,6 +45,12 @@ class DiskTasks:
     on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     lock: trio.Lock = attrs.field(factory=trio.Lock)
     _grown: trio.Event = attrs.field(factory=trio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        self.ledger.on_withdrawn = self._withdrew
+
+    def _withdrew(self) -> None:
+        self._grown.set()
 
     def written(self) -> None:
         """Note that more of the log has been written."""

@@ -1,7 +1,7 @@
 """Writing at the end of a ledger's data and index files: entries, blank blocks, index records.
 
-The bytes of a failed append are cleared, and no further append is accepted until that has succeeded. Otherwise a restart might
-find entries that were never reported as appended.
+The bytes of a failed append are overwritten with zeros, and the ledger accepts no further append until these are synced.
+Otherwise a restart might find entries that were never reported as appended, after a power cut even in place of later ones.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class EntryFiles:
     syncs: bool = True
     """Whether every append is synced soon after; the files are then prepared for it."""
     unclear: bool = False
-    """Whether a failed append has left bytes after the end."""
+    """Whether a failed append has written bytes after the end, and their removal is not synced yet."""
+    _withdrawn_ends: tuple[int, int] = (0, 0)
+    """The last failed append has written bytes between the end and this position, of the data and of the index."""
     _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
     """The files that a failed append has created."""
 
@@ -147,25 +149,38 @@ class EntryFiles:
                 segment.append(view[at : at + size])
                 at += size
 
-    def withdraw(self, end_position: int, end_index: int, reason: BaseException) -> None:
-        """Clear the bytes that a failed append has written after the end.
+    def withdraw(self, ends: tuple[int, int], sizes_max: tuple[int, int], reason: BaseException) -> None:
+        """Remove the bytes that a failed append has written after the end.
+
+        Args:
+            ends: where the data and the index end.
+            sizes_max: how many bytes of each the append may have written into the file that holds its end.
+            reason: why the append failed.
 
         Raises:
-            AppendUnclear: they could not be cleared now; `clear_withdrawn` tries again.
+            AppendUnclear: they could not be removed now; `clear_withdrawn` tries again.
         """
-        for run, end in ((self.data, end_position), (self.index, (end_index + 1) * INDEX_SIZE)):
-            while run.files and run.files[-1].start >= max(end, 1):
-                self._withdrawn.append(run.files.pop())
-            if run.files:
-                run.files[-1].wrote = end - run.files[-1].start
         self.unclear = True
+        data_end, index_end = zip((self.data, self.index), ends, sizes_max, strict=True)
+        self._withdrawn_ends = self._take_back(*data_end), self._take_back(*index_end)
         try:
             self.clear_withdrawn()
         except OSError as error:
             raise AppendUnclear(error.errno, error.strerror) from reason
 
+    def _take_back(self, run: Segments, end: int, size_max: int) -> int:
+        """Let a run end at `end` again; returns the end of what is behind it in the last file."""
+        while run.files and run.files[-1].start >= max(end, 1):
+            self._withdrawn.append(run.files.pop())
+        if not run.files:
+            return end
+        last = run.files[-1]
+        at = last.wrote = end - last.start
+        # Only what is not zero is overwritten: it has its place on the medium, so a full disk does not refuse that.
+        return end + len(bytes(last.view[at : at + size_max]).rstrip(b"\0"))
+
     def clear_withdrawn(self) -> None:
-        """Clear the bytes and delete the files that failed appends have left.
+        """Overwrite the bytes and delete the files that failed appends have left; `sync_withdrawn` makes that durable.
 
         Raises:
             OSError: the disk failed; the next call tries again.
@@ -175,9 +190,21 @@ class EntryFiles:
             segment.file.clear(0)
             self.data.disk.remove(segment.path)
             self._withdrawn.pop().close()
+        for run, until in zip((self.data, self.index), self._withdrawn_ends, strict=True):
+            if run.files and until > run.files[-1].end:
+                last = run.files[-1]
+                # Not `clear`: it passes over what reads as zeros, and after a failed sync these may be missing on the medium.
+                last.file.write(bytes(min(until - last.start, last.size) - last.wrote), last.wrote)
+
+    def sync_withdrawn(self) -> None:
+        """Sync what `clear_withdrawn` has changed. Blocks.
+
+        Raises:
+            OSError: the disk failed; both calls must be repeated.
+        """
         for run in (self.data, self.index):
-            if run.files:
-                run.files[-1].file.clear(run.files[-1].wrote)
+            run.created = True
+            run.sync(run.max_offset, run.max_offset + 1)
         self.unclear = False
 
     def overwrite(self, position: int, end: int, index: int, end_index: int) -> None:

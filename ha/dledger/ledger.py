@@ -10,7 +10,7 @@ thread.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import attrs
@@ -69,7 +69,9 @@ class Ledger(Places):
     configurations: list[tuple[int, bytes]] = attrs.field(factory=list[tuple[int, bytes]])
     """The index and body of each configuration entry, and of the newest one before the ledger's beginning."""
     failure: str | None = None
-    """Why the ledger refuses appends, after a failed sync or truncation; None while it accepts them."""
+    """Why the ledger refuses appends, after a failed append, sync or truncation; None while it accepts them."""
+    on_withdrawn: Callable[[], None] = lambda: None
+    """Called when a failed append has set `failure`."""
     indexed_until: int = -1
     """The last entry up to which all index records are durable."""
     _cut_failed: bool = False
@@ -112,7 +114,7 @@ class Ledger(Places):
         try:
             offsets = self.files.write_entries(start, Stamp(first_index, term, channel, patch), records, sizes)
         except BaseException as error:
-            self.files.withdraw(start, self.end_index, error)
+            self._withdraw(sum(sizes), len(sizes), error)
             raise
         self.terms.add(first_index, term)
         self.end_index += len(sizes)
@@ -124,8 +126,20 @@ class Ledger(Places):
     def _check_writable(self) -> None:
         if self.failure is not None:
             raise NotWritable(self.failure)
-        if self.files.unclear:
-            self.files.clear_withdrawn()
+
+    def _withdraw(self, size: int, count: int, reason: BaseException) -> None:
+        """Remove what a failed append of `count` entries has written, and refuse appends until `heal` has synced that.
+
+        After a power cut a removed entry could otherwise come back in place of one that was appended later at the same index
+        and in the same term, and which other nodes have committed.
+
+        Raises:
+            AppendUnclear: the disk refused to remove it; `heal` tries again.
+        """
+        self.failure = f"what a failed append has written behind position {self.end_position} is being removed"
+        self.on_withdrawn()
+        ends = self.end_position, (self.end_index + 1) * INDEX_SIZE
+        self.files.withdraw(ends, (size + BLANK_SIZE, count * INDEX_SIZE), reason)
 
     def _check_fit(self, size: int) -> None:
         room = min(self.data.segment_size - BLANK_SIZE, BODY_SIZE_MAX + HEADER_SIZE)
@@ -166,7 +180,7 @@ class Ledger(Places):
                 walked.index_records[skipped:],
             )
         except BaseException as error:
-            self.files.withdraw(self.end_position, self.end_index, error)
+            self._withdraw(size, walked.next_index - first, error)
             raise
         self.note(walked, entries, first)
         self.end_index, self.end_position = walked.next_index - 1, walked.position
@@ -229,7 +243,9 @@ class Ledger(Places):
             self.failure = f"the disk refused to cut the ledger at position {end}: {error.strerror or error}"
             raise
         if self._cut_failed:
-            self._cut_failed, self.failure = False, None
+            self._cut_failed = False
+            if not self.files.unclear:
+                self.failure = None
         self.terms.truncate(index)
         while self.configurations and self.configurations[-1][0] >= index:
             self.configurations.pop()
@@ -252,9 +268,11 @@ class Ledger(Places):
             )
             self.checkpoint_file.save(fresh)
             self.checkpoint = fresh
+            if self.files.unclear:
+                self.files.clear_withdrawn()
             self.index.clear()
             self.data.clear()
-            self.failure, self._cut_failed = None, False
+            self.failure, self._cut_failed, self.files.unclear = None, False, False
         except OSError as error:
             self.failure = f"the disk refused to empty the ledger: {error.strerror or error}"
             raise
@@ -379,7 +397,7 @@ class Ledger(Places):
         self.checkpoint = checkpoint
 
     def heal(self) -> None:
-        """Read the unsynced entries back, verify them, and write and sync them again. Blocks.
+        """Read the unsynced entries back, verify them, and write and sync them again, after a failed append or sync. Blocks.
 
         Raises:
             OSError: the disk failed, an entry reads back damaged, or a truncation has failed, which may leave entries without
@@ -411,6 +429,9 @@ class Ledger(Places):
         self.data.rewrite(start, end.position)
         self.data.created = True
         self.data.sync(start, end.position)
+        if self.files.unclear:
+            self._index_unsure = True  # until its sync has succeeded, and that covers one file only
+            self.files.sync_withdrawn()
         self.failure = None
         self.reached(end)
 
