@@ -39,7 +39,7 @@ def answered_changes_hold(history: History) -> Iterator[str]:
 
 def _may_follow(change: Change, last: Change) -> bool:
     """Whether a change that began earlier may have been carried out after `last`, which was answered."""
-    return change.answered_at == inf and change.epoch == last.epoch and change.began > last.began - UNKNOWN_SECONDS
+    return change.answered_at == inf and change.began > last.began - UNKNOWN_SECONDS
 
 
 def _is_kept(history: History, change: Change, epoch: int) -> bool:

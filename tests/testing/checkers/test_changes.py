@@ -56,7 +56,7 @@ def test_a_crash_takes_only_what_was_changed_shortly_before() -> None:
     assert look(history, "0", 50.0, 1) != []
 
 
-def test_a_change_without_an_answer_may_be_carried_out_after_a_later_one_in_the_same_life_for_a_minute() -> None:
+def test_a_change_without_an_answer_may_be_carried_out_after_a_later_one_for_a_minute() -> None:
     """It waited at a host that hung, and the later one came over another connection."""
     history = changed(2.0, inf, 5.0)
     history.changes[1].began = 3.0
@@ -66,8 +66,6 @@ def test_a_change_without_an_answer_may_be_carried_out_after_a_later_one_in_the_
     history.changes[2].began = 63.5
     history.changes[2].answered_at = 64.0
     assert look(history, "1", 65.0) == ["k is 1 on a at 65.00 s, and may be ['2']"]
-    history.changes[2].began, history.changes[2].epoch = 4.0, 1
-    assert len(look(history, "1", 65.0, 1)) == 1
 
 
 def deleted(*numbers: int) -> History:
