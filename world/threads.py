@@ -161,6 +161,7 @@ class ThreadLoop:
                         await self._finished.wait()
                 except BaseException as error:  # noqa: BLE001 - raised again outside the nursery, which would wrap it
                     failure = error
+                self._nursery = None  # from here on calls are refused, because the nursery is about to be closed
                 nursery.cancel_scope.cancel()
             if failure is not None:
                 raise failure

@@ -146,10 +146,14 @@ class JavaLinks:
         server = RemotingServer(dispatcher, self.network, self.clock)
         async with trio.open_nursery() as nursery:
             self._nursery = dispatcher.nursery = nursery
-            for link in self.outgoing.values():
-                nursery.start_soon(link.run)
-            await nursery.start(server.serve, listeners)
-            task_status.started(self.network.listener_port(listeners[0]))
+            try:
+                for link in self.outgoing.values():
+                    nursery.start_soon(link.run)
+                await nursery.start(server.serve, listeners)
+                task_status.started(self.network.listener_port(listeners[0]))
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None  # a node that is ending sends and dials no more; its last write may end after this
 
     def _take(self, connection: ServerConnection, command: RemotingCommand) -> RemotingCommand | None:
         """Deliver a request of a peer to the node, unless it is refused."""

@@ -307,11 +307,14 @@ class Links:
         listeners = list(await self.network.open_listeners(host, port))
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for link in self.outgoing.values():
-                nursery.start_soon(link.run)
-            nursery.start_soon(self._sweep)
-            task_status.started(self.network.listener_port(listeners[0]))
-            await trio.serve_listeners(self._accept, listeners)
+            try:
+                for link in self.outgoing.values():
+                    nursery.start_soon(link.run)
+                nursery.start_soon(self._sweep)
+                task_status.started(self.network.listener_port(listeners[0]))
+                await trio.serve_listeners(self._accept, listeners)
+            finally:
+                self._nursery = None  # a node that is ending dials no more; its last write may end after this
 
     async def _sweep(self) -> None:
         """Dial peers again that do not answer, because the peer may have disappeared without closing the connection."""

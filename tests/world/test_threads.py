@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from ledgermq.world.threads import LoopEndedError, OtherProcessError, ThreadLoop, opened_in_thread
 
@@ -129,6 +131,19 @@ def test_a_call_under_way_at_the_end_is_refused_or_ends() -> None:
     thread.join(SECONDS_MAX)
 
     assert ended == [LoopEndedError]
+
+
+async def test_a_call_is_refused_when_the_object_is_closed_and_the_loop_runs_on() -> None:
+    """Callers in other threads reach the loop for a moment after the end of what it kept open."""
+    loop, opened = ThreadLoop(), queue.SimpleQueue[list[str] | None]()
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(loop.live, something, opened)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+
+    with pytest.raises(LoopEndedError):
+        await trio.to_thread.run_sync(loop.call, trio.lowlevel.checkpoint, abandon_on_cancel=True)
 
 
 def test_another_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,14 +86,14 @@ class Node:
     async def kill(self) -> None:
         """End the process."""
         self.machine.kill()
-        await self._end()
+        await self.end()
 
     async def power_cut(self) -> None:
         """Switch the machine off."""
         self.machine.power_cut()
-        await self._end()
+        await self.end()
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
         self._scope.cancel()
         await self._ended.wait()
 

@@ -365,3 +365,22 @@ def test_a_voter_that_has_lost_its_disk_is_filled_and_votes_again() -> None:
         group.check()
 
     scenario(story)
+
+
+@pytest.mark.parametrize("dialect", ["native", "java"])
+def test_a_node_that_ends_while_it_saves_its_vote_ends_without_a_failure(dialect: str) -> None:
+    """The save cannot be cancelled, so the connections have ended already when the requests for votes are due."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        term = leader.up.core.term
+        await leader.end()
+        followers = group.running
+        for node in followers:
+            node.machine.slow_down(2.0)
+        await group.until(lambda: any(node.up.core.term > term for node in followers))
+        candidate = max(followers, key=lambda node: node.up.core.term)
+        await candidate.end()
+        assert candidate.failure is None
+
+    scenario(story, dialect=dialect)
