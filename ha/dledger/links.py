@@ -25,7 +25,7 @@ from ..raft.messages import Append, Message
 from ..raft.units import PeerId
 from .group_records import read_configuration
 from .handshake import Dialler, Hello, Listener, LogBeginning, NodeCard
-from .native import FrameReader, decode_message, encode_message, lane_of
+from .native import FrameReader, answered_lane, asks_for_answer, decode_message, encode_message, lane_of
 from .native_layout import LANE_CONTROL, LANE_ENTRIES
 
 log = get_logger(__name__)
@@ -47,9 +47,9 @@ QUEUE_MAX = {LANE_CONTROL: 1024, LANE_ENTRIES: 512}
 UNSENT_BYTES_MAX = 2 * 1024 * 1024
 """How many unsent bytes the kernel buffers for one connection; then sending waits."""
 SILENT_SECONDS = 5.0
-"""A peer that has not answered for this long is dialled again, and another node may then connect with its id."""
+"""A connection on which a peer has not answered for this long is replaced, and another node may then connect with its id."""
 SWEEP_SECONDS = 1.0
-"""Interval at which silent peers are looked for."""
+"""Interval at which such connections are looked for."""
 STRANGERS_MAX = 64
 """How many connections may be in the handshake; a further one ends the oldest."""
 FAREWELL_SECONDS = 1.0
@@ -72,8 +72,8 @@ class Link:
     connected: bool = False
     refusal: str | None = None
     """Why the last attempt ended, if an operator has to act."""
-    unanswered_since: float = 0.0
-    """The time of the first message sent since the peer was last heard, by the monotonic clock."""
+    unanswered_since: float | None = None
+    """The time of the first message since the last answer that needs one, by the monotonic clock; None if all are answered."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _connection: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _queue: deque[Message] = attrs.field(factory=deque[Message])
@@ -90,7 +90,7 @@ class Link:
         if self._idle is not None and _entries_size(message) <= AT_ONCE_BYTES:
             frame = b"".join(encode_message(message))
             self._rest = frame[self._idle.send_now(frame) :]
-            self._note_sent()
+            self._note_sent(message)
             if self._rest:
                 self._stop_idling()
             return
@@ -103,8 +103,8 @@ class Link:
         self._idle = None
         self._wake.set()
 
-    def _note_sent(self) -> None:
-        if self.unanswered_since <= self.links.heard.get(self.peer, 0.0):
+    def _note_sent(self, message: Message) -> None:
+        if self.unanswered_since is None and asks_for_answer(message):
             self.unanswered_since = self.links.clock.monotonic()
 
     async def run(self) -> None:
@@ -138,7 +138,7 @@ class Link:
                 log.info("raft_peer_disconnected", peer=self.peer, address=str(self.address), lane=self.lane)
             self.connected = False
             self._queue.clear()
-            self._rest, self._idle = b"", None
+            self._rest, self._idle, self.unanswered_since = b"", None, None
             await trio.aclose_forcefully(stream)
 
     async def _converse(self, stream: Stream) -> None:
@@ -154,7 +154,6 @@ class Link:
                 if answer := dialler.receive(bytes(received)):
                     await stream.send_all(answer)
         self.connected, self.refusal = True, None
-        links.heard[self.peer] = links.clock.monotonic()
         log.info("raft_peer_connected", peer=self.peer, address=str(self.address), lane=self.lane)
         if self.lane == LANE_ENTRIES:
             links.on_connected(self.peer)
@@ -188,8 +187,8 @@ class Link:
                     parts = await self.links.workers.run(encode_message, message)
                 else:
                     parts = encode_message(message)
+                self._note_sent(message)
                 await stream.send_parts(parts)
-                self._note_sent()
             self._wake = trio.Event()
             self._idle = stream
             await self._wake.wait()
@@ -232,8 +231,6 @@ class Links:
     """Called when the last connection from a peer has ended."""
     outgoing: dict[tuple[PeerId, int], Link] = attrs.field(factory=dict[tuple[PeerId, int], Link])
     accepted: dict[Accepted, None] = attrs.field(factory=dict[Accepted, None])
-    heard: dict[PeerId, float] = attrs.field(factory=dict[PeerId, float])
-    """The time of the last bytes from each peer, by the monotonic clock."""
     turned_away: dict[str, float] = attrs.field(factory=dict[str, float])
     """Why nodes that dialled were refused, if an operator has to act, and when that was last so."""
     serves: dict[PeerId, str] = attrs.field(factory=dict[PeerId, str])
@@ -317,16 +314,24 @@ class Links:
                 self._nursery = None  # a node that is ending dials no more; its last write may end after this
 
     async def _sweep(self) -> None:
-        """Dial peers again that do not answer, because the peer may have disappeared without closing the connection."""
+        """Replace connections that carry nothing, because the peer may have disappeared without closing them.
+
+        After a long cut, TCP retries so rarely that a connection stays silent for as long as the cut lasted, although a new one
+        would work. One connection to a peer may be silent while the others are not, so each is judged by the answers to what
+        it carried. The answers themselves come over a connection that the peer has dialled; closing it makes the peer dial
+        again.
+        """
         while True:
             await next_tick(SWEEP_SECONDS)
             now = self.clock.monotonic()
-            for (peer, _), link in self.outgoing.items():
-                owed = link.unanswered_since > self.heard.get(peer, 0.0)
-                if link.connected and owed and now - link.unanswered_since > SILENT_SECONDS:
-                    log.warning("silent_raft_peer_dialled_again", peer=peer, address=str(link.address))
-                    self.heard[peer] = now
+            for (peer, lane), link in self.outgoing.items():
+                since = link.unanswered_since
+                if link.connected and since is not None and now - since > SILENT_SECONDS:
+                    log.warning("silent_raft_peer_dialled_again", peer=peer, address=str(link.address), lane=lane)
                     link.reconnect()
+                    for accepted in self.accepted:
+                        if lane == LANE_CONTROL and accepted.peer == peer:
+                            accepted.scope.cancel()
 
     async def _accept(self, stream: Stream) -> None:
         accepted = Accepted(stream, trio.CancelScope(), heard=self.clock.monotonic())
@@ -395,9 +400,13 @@ class Links:
         frames = reader.feed(rest)
         while True:
             for kind, content in frames:
-                self.deliver(decode_message(kind, content, peer, own, lambda body: read_configuration(body).configuration))
+                message = decode_message(kind, content, peer, own, lambda body: read_configuration(body).configuration)
+                answered = answered_lane(message)
+                if answered is not None and (peer, answered) in self.outgoing:
+                    self.outgoing[peer, answered].unanswered_since = None
+                self.deliver(message)
             count = await stream.receive_into(reader.room())
             if not count:
                 return
-            accepted.heard = self.heard[peer] = self.clock.monotonic()
+            accepted.heard = self.clock.monotonic()
             frames = reader.received(count)

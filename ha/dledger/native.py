@@ -98,6 +98,20 @@ def lane_of(message: Message) -> int:
     return LANE_ENTRIES if isinstance(message, Append | InstallSnapshot) else wire.LANE_CONTROL
 
 
+def asks_for_answer(message: Message) -> bool:
+    """Whether the receiver answers this message, so that silence after it shows that the connection carries nothing."""
+    if isinstance(message, Append):
+        return message.batch is not None
+    return isinstance(message, Heartbeat | PreVoteRequest | InstallSnapshot)
+
+
+def answered_lane(message: Message) -> int | None:
+    """The lane of the messages that this one answers; None if it answers none of those in `asks_for_answer`."""
+    if isinstance(message, AppendResponse):
+        return LANE_ENTRIES
+    return wire.LANE_CONTROL if isinstance(message, HeartbeatResponse | PreVoteResponse | StaleTerm) else None
+
+
 # ------------------------------------------------------------------------------------------------------------------ encoding
 
 
