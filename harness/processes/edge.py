@@ -60,6 +60,10 @@ SETTLE_SECONDS = 90.0
 SECRET = "shared-by-the-pair"  # noqa: S105 - used by servers of one run only
 
 
+class NotSettled(Exception):
+    """The name server or the slave does not know both brokers and the last topic; its text says what is missing."""
+
+
 @attrs.define(eq=False)
 class Watched:
     """One server whose turns and memory are measured."""
@@ -147,24 +151,35 @@ class Edge:
             watched.skipped = len(watched.turns.read_text()) if watched.turns.exists() else 0
 
     async def _settle(self) -> None:
-        """Wait until the name server lists both brokers with the last topic, and the slave has that topic."""
-        with trio.fail_after(SETTLE_SECONDS):
-            while not await self._is_settled():  # noqa: ASYNC110 - other processes set no events here
-                await trio.sleep(0.5)
+        """Wait until the name server lists both brokers with the last topic, and the slave has that topic.
 
-    async def _is_settled(self) -> bool:
+        Raises:
+            NotSettled: they do not within `SETTLE_SECONDS`.
+        """
+        missing = "nothing was asked"
+        with trio.move_on_after(SETTLE_SECONDS):
+            while missing := await self._missing():  # noqa: ASYNC110 - other processes set no events here
+                await trio.sleep(0.5)
+            return
+        raise NotSettled(missing)
+
+    async def _missing(self) -> str:
+        """What the name server or the slave does not know; empty if they know both brokers and the last topic."""
         topic = {"topic": f"kept-{TOPICS - 1}"}
         try:
             async with connected(self.namesrv.server.address, network=TcpNetwork()) as channel:
                 route = await channel.call(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic), 60)
             async with connected(self.slave.server.address, network=TcpNetwork()) as channel:
                 copied = await channel.call(RemotingCommand(RequestCode.GET_TOPIC_CONFIG, topic), 60)
-        except RemotingError:
-            return False
-        if route.code != ResponseCode.SUCCESS or copied.code != ResponseCode.SUCCESS:
-            return False
-        addresses = {address for each in loads(route.body)["brokerDatas"] for address in each["brokerAddrs"].values()}
-        return {str(self.master.server.address), str(self.slave.server.address)} <= addresses
+        except RemotingError as error:
+            return f"an answer: {error!r}"
+        if route.code != ResponseCode.SUCCESS:
+            return f"the topic at the name server, which answers {route.code}: {route.remark}"
+        if copied.code != ResponseCode.SUCCESS:
+            return f"the topic at the slave, which answers {copied.code}: {copied.remark}"
+        listed = {address for each in loads(route.body)["brokerDatas"] for address in each["brokerAddrs"].values()}
+        unlisted = {str(self.master.server.address), str(self.slave.server.address)} - listed
+        return f"{sorted(unlisted)} at the name server, which lists {sorted(listed)}" if unlisted else ""
 
     async def attack(self, seconds: float) -> None:
         """Run the strangers for this many seconds."""
@@ -279,8 +294,8 @@ class Edge:
         """Check that everything is still served, and read the servers' logs and long turns."""
         try:
             await self._settle()
-        except trio.TooSlowError:
-            self._violated("the name server or the slave does not know both brokers and the last topic any more")
+        except NotSettled as error:
+            self._violated(f"{SETTLE_SECONDS:.0f} s after the strangers left, this is missing: {error}")
         try:
             snapshot = await self.load.look(self.master.server.address)
         except RemotingError as error:
