@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -24,12 +24,16 @@ from ledgermq.store.divided_log import DividedCommitLog
 from ledgermq.store.local_commitlog import open_local_commit_log
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import PutStatus
+from ledgermq.store.wrapping_log import WrappingCommitLog
 from ledgermq.testing.commitlog_contract import (
     FAULT_CHECKS,
     LOG_CHECKS,
     FaultyLogUnderTest,
     LogUnderTest,
+    absent_records_are_none,
     check_commit_log,
+    records_never_cross_a_segment,
+    what_is_done_is_readable,
 )
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk
@@ -224,6 +228,83 @@ def test_every_log_keeps_the_contract_in_the_simulated_world(kind: str) -> None:
 @pytest.mark.parametrize("check", FAULT_CHECKS, ids=lambda check: check.__name__)
 def test_every_log_keeps_the_contract_under_faults(check: Callable[[FaultyLogUnderTest], object], kind: str) -> None:
     seeded_run(check, SIMULATED[kind](), seed=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+class _HidesItsLastByte(WrappingCommitLog[CommitLog]):
+    @property
+    def readable_offset(self) -> int:
+        return max(self.inner.readable_offset - 1, 0)
+
+
+class _ShowsMoreThanItHas(WrappingCommitLog[CommitLog]):
+    @property
+    def readable_offset(self) -> int:
+        return self.inner.readable_offset + 1000
+
+
+class _FlushesMoreThanItHas(WrappingCommitLog[CommitLog]):
+    @property
+    def flushed_offset(self) -> int:
+        return self.inner.max_offset + 1
+
+
+class _FindsWhatWasNeverAppended(WrappingCommitLog[CommitLog]):
+    def record(self, offset: int, size: int) -> memoryview | None:
+        return self.inner.record(offset, size) if offset < self.max_offset else memoryview(bytes(size))
+
+
+class _ReadsAcrossTheEnd(WrappingCommitLog[CommitLog]):
+    def record(self, offset: int, size: int) -> memoryview | None:
+        return self.inner.record(offset, min(size, max(self.max_offset - offset, 0)))
+
+
+class _SlicesBehindTheEnd(WrappingCommitLog[CommitLog]):
+    def slice_from(self, offset: int, size_max: int) -> memoryview:
+        return self.inner.slice_from(offset, size_max) if offset < self.max_offset else memoryview(bytes(size_max))
+
+
+class _PutsSegmentsElsewhere(WrappingCommitLog[CommitLog]):
+    def segment_end(self, offset: int) -> int:
+        return offset - offset % 4096 + 4096
+
+
+@attrs.define
+class FaultyLog:
+    """A framed log behind one that does something wrong."""
+
+    fault: type[WrappingCommitLog[CommitLog]]
+    placed_alike = False
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[CommitLog]:
+        async with LogInMemory().open() as log:
+            yield self.fault(log)
+
+
+@pytest.mark.parametrize(
+    ("check", "fault"),
+    [
+        (records_never_cross_a_segment, _PutsSegmentsElsewhere),
+        (what_is_done_is_readable, _HidesItsLastByte),
+        (what_is_done_is_readable, _ShowsMoreThanItHas),
+        (what_is_done_is_readable, _FlushesMoreThanItHas),
+        (absent_records_are_none, _FindsWhatWasNeverAppended),
+        (absent_records_are_none, _ReadsAcrossTheEnd),
+        (absent_records_are_none, _SlicesBehindTheEnd),
+    ],
+)
+def test_a_faulty_log_breaks_the_contract(
+    check: Callable[[LogUnderTest], Awaitable[None]], fault: type[WrappingCommitLog[CommitLog]]
+) -> None:
+    """The check itself finds the fault; the same log without it passes."""
+    seeded_run(check, LogInMemory(), seed=1)
+
+    broken = False
+    try:
+        seeded_run(check, FaultyLog(fault), seed=1)
+    except* AssertionError:
+        broken = True
+    assert broken
 
 
 def test_a_store_needs_nothing_of_a_log_beyond_the_interface() -> None:
