@@ -159,7 +159,7 @@ async def test_a_pull_that_is_refused_gets_the_reason(tmp_path: Path, fields: Se
         peer.heartbeat("live", "T1")
         peer.heartbeat("quiet", "T1", messageModel="BROADCASTING")
 
-        answer = peer.answer(peer.pull(fields.pop("topic", "T1"), 0, **fields))
+        answer = peer.answer(peer.pull(offset=0, **{"topic": "T1", **fields}))
 
         assert answer is not None
         assert answer.code == code
