@@ -16,6 +16,7 @@ from ledgermq.broker.replication import ha_settings
 from ledgermq.client.admin import open_admin
 from ledgermq.client.errors import NoRoute
 from ledgermq.ha.classic.authenticated import AuthenticatedSlave
+from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.ha.classic.master import SWEEP_SECONDS
 from ledgermq.ha.classic.protocol import TransferLimits
 from ledgermq.ha.classic.settings import HaSettings
@@ -172,7 +173,7 @@ async def test_where_no_master_can_be_asked_nothing_is_not_the_answer(tmp_path: 
 
 async def test_the_wire_says_what_became_of_a_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """11 without a slave, 0 with one, 12 when it does not answer in time, 0 at once with WAIT=false."""
-    async with open_group(tmp_path) as group, group.desk("m", broker_role="SYNC_MASTER", slave_timeout=200) as master:
+    async with open_group(tmp_path) as group, group.desk("m", broker_role="SYNC_MASTER", slave_timeout=60_000) as master:
         client = master.peer()
         assert (await answered(client, post_send(client))).code == ResponseCode.SLAVE_NOT_AVAILABLE
 
@@ -181,6 +182,9 @@ async def test_the_wire_says_what_became_of_a_put(tmp_path: Path, monkeypatch: p
             assert (await answered(client, post_send(client))).code == ResponseCode.SUCCESS
 
             monkeypatch.setattr(AuthenticatedSlave, "report", silent)  # it goes on, but says nothing
+            log = master.broker.store.log
+            assert isinstance(log, ClassicCommitLog)
+            log.settings = attrs.evolve(log.settings, slave_timeout_seconds=0.2)
             assert (await answered(client, post_send(client))).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
             assert client.ask(*_unawaited()).code == ResponseCode.SUCCESS
 
