@@ -121,9 +121,14 @@ class OlderLog:
 
         Returns, raises: as `CommitLog.end_at`.
         """
+        if end == self.files_end:
+            # The recovery mark of an earlier start, which sealed the log, is behind the filler: the last record is before it.
+            local_recovery.check_heads(self.local.segments, evidence)
+            self.identify_again()
+            return False
         torn = False
         segment = self.local.segments.find(end)
-        if segment is not None and end < self.files_end and self._sealed_at(end):
+        if segment is not None and self._sealed_at(end):
             # An earlier start sealed the log, and nothing was appended since: the filler is no torn record.
             local_recovery.check_heads(self.local.segments, evidence)
             self.local.rewrite(min(read_from, end), end)

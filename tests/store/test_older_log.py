@@ -88,6 +88,21 @@ def test_sealing_again_changes_nothing_and_reports_nothing_torn() -> None:
     assert numbers(again) == list(range(30))
 
 
+def test_a_second_start_before_the_newer_log_has_a_record_finds_the_same_end() -> None:
+    """The recovery mark of the first start is at the end of the last file, so nothing before it is read back."""
+    disk, end = left_by_a_broker()
+    first = older_log(disk)
+    first.recover_end(end, 0, CLEAN)
+    sealed = first.end
+
+    again = older_log(disk)
+
+    assert not again.recover_end(again.files_end, again.files_end, CLEAN)
+    assert again.end == sealed
+    assert numbers(again) == list(range(30))
+    assert older_log(disk.power_cut(1)).end == sealed
+
+
 def test_a_torn_tail_is_cut_before_the_log_is_sealed() -> None:
     disk, end = left_by_a_broker()
     log = open_local_commit_log(world_of(disk), CONFIG)
