@@ -14,6 +14,7 @@ Ours acknowledge a message when it is on the medium of a majority; Apache's ackn
 import argparse
 import contextlib
 import random
+import shutil
 import statistics
 import sys
 import threading
@@ -25,10 +26,10 @@ from apache_producer import steady
 from catch_up import bare_copy_seconds
 from dledger_groups import Group, as_tables, ended, started_groups
 from raw_sender import RawSender
-from servers import Cluster, Side
+from servers import Cluster, Side, new_store
 from sync_master import send_rates
 
-from harness import CpuMeter, Options, Report, Values, back_free_memory, others_stopped, take_turns, warm_up
+from harness import CpuMeter, Options, Report, Values, back_free_memory, memory_filler, others_stopped, take_turns, warm_up
 
 _LOAD_WINDOW = 64
 _LOAD_PIECE_SECONDS = 0.2
@@ -78,17 +79,30 @@ def _failover(group: Group, _: Options, found: argparse.Namespace) -> Values:
 
 
 def _catch_up(group: Group, options: Options, found: argparse.Namespace) -> Values:
+    with memory_filler(wanted=found.fill_memory) as fill:
+        return _caught_up(group, options, found, fill)
+
+
+def _caught_up(group: Group, options: Options, found: argparse.Namespace, fill: Callable[[], None]) -> Values:
     copied = (size := found.mib << 20) / bare_copy_seconds(size) / 1e6
-    quiet = _follow_again(group, found, None)
+    folder = new_store()
+    try:
+        fill()
+        written = size / bare_copy_seconds(size, folder / "copy") / 1e6
+    finally:
+        shutil.rmtree(folder)
+    quiet = _follow_again(group, found, None, fill)
     leader = group.leader()
     with _load_on(leader) as load:
         time.sleep(1)
         alone = load.rate_during(lambda: time.sleep(options.seconds))
-        loaded = _follow_again(group, found, load)
+        loaded = _follow_again(group, found, load, fill)
     return {
         "catch-up MB/s": quiet["MB/s"],
         "bare copy MB/s": copied,
         "share of a bare copy": quiet["MB/s"] / copied,
+        "bare copy to a file MB/s": written,
+        "share of a bare copy to a file": quiet["MB/s"] / written,
         "leader CPU ms/MiB": quiet["leader CPU ms/MiB"],
         "follower CPU ms/MiB": quiet["follower CPU ms/MiB"],
         "send rate alone msg/s": alone,
@@ -98,7 +112,7 @@ def _catch_up(group: Group, options: Options, found: argparse.Namespace) -> Valu
     }
 
 
-def _follow_again(group: Group, found: argparse.Namespace, load: "_Load | None") -> dict[str, float]:
+def _follow_again(group: Group, found: argparse.Namespace, load: "_Load | None", fill: Callable[[], None]) -> dict[str, float]:
     """Let a follower miss messages, restart it, and measure from its first new bytes until it has what the leader had then."""
     leader = group.leader()
     node = group.followers(leader)[0]
@@ -107,6 +121,7 @@ def _follow_again(group: Group, found: argparse.Namespace, load: "_Load | None")
     with RawSender(leader.broker_address, body_bytes=found.body) as sender:
         sender.fill((found.mib << 20) // (found.body + _RECORD_OVERHEAD_BYTES))
     back_free_memory(found.mib << 20)
+    fill()
     end = ended(leader)
     node.launch_broker()
     while (first := ended(node)) <= had:
@@ -223,6 +238,7 @@ def _extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--apache-kills", type=int, default=3, help="failover: kills of Apache's leader (default 3)")
     parser.add_argument("--load", type=float, default=2.0, help="failover, restart: seconds of sending around a kill")
     parser.add_argument("--mib", type=int, default=512, help="catch-up: what the follower misses (default 512 MiB)")
+    parser.add_argument("--fill-memory", action="store_true", help="catch-up: fill free memory first, see `memory_filler`")
     parser.add_argument("--gib", type=float, default=1.0, help="restart: size of the ledger (default 1 GiB)")
     parser.add_argument(
         "--body", type=int, default=16 << 10, help="catch-up, restart: bytes of the bodies that fill the ledger"

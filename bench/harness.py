@@ -11,6 +11,7 @@ import json
 import mmap
 import os
 import platform
+import shutil
 import signal
 import statistics
 import sys
@@ -21,7 +22,7 @@ from pathlib import Path
 import attrs
 from processes import Process, ProcessFailedError, end_in_order, machine_cpu_seconds, own_cpu_seconds
 from raw_sender import RawSender
-from servers import QUEUES, TOPIC, Cluster, Side
+from servers import QUEUES, TOPIC, Cluster, Side, new_store
 from wire import Connection
 
 Values = Mapping[str, float]
@@ -31,6 +32,7 @@ OTHERS = "cores used by others"
 _SETTLE_SECONDS = 2.0
 """The pause after servers continue from SIGSTOP, in which they send delayed heartbeats and registrations."""
 _WARMUP_WINDOW = 64
+_FILLER_PIECE_BYTES = 4 << 20
 
 
 @attrs.define
@@ -230,6 +232,32 @@ def back_free_memory(size: int = 640 << 20) -> None:
     """
     with mmap.mmap(-1, size) as pages:
         pages[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
+
+
+@contextlib.contextmanager
+def memory_filler(*, wanted: bool = True) -> Generator[Callable[[], None]]:
+    """Yield a function that fills the free memory with cached pages, so that the host backs it with real pages.
+
+    `back_free_memory` helps for 2 s if the guest reports its free pages to the host. Cached pages are not free, and new files
+    take their place, so whatever is written to files after a call finds real pages. The host may need 3 s per GiB.
+
+    Args:
+        wanted: whether the function does anything.
+    """
+    folder = new_store()
+    try:
+        with (folder / "filler").open("wb+", buffering=0) as file:
+            file.truncate(os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE)
+            piece = bytearray(_FILLER_PIECE_BYTES)
+
+            def fill() -> None:
+                file.seek(0)
+                while wanted and file.readinto(piece):
+                    pass
+
+            yield fill
+    finally:
+        shutil.rmtree(folder)
 
 
 def take_turns(options: Options, report: Report, measure: Callable[[Side], Values]) -> None:
