@@ -188,7 +188,7 @@ async def test_what_cannot_be_sent_back_is_refused(tmp_path: Path, fields: dict[
     async with open_desk(tmp_path) as desk:
         offset = put(desk)
 
-        assert send_back(desk.peer(), fields.pop("offset", offset), **fields) == code
+        assert send_back(desk.peer(), **{"offset": offset, **fields}) == code
 
 
 @pytest.mark.parametrize(

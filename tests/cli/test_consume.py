@@ -31,15 +31,17 @@ def test_a_member_ends_where_the_queues_ended_when_it_came(ledgermq: Run) -> Non
     """Not by silence: what tags filter out counts as read, and where nothing is left it ends at once."""
     ledgermq("send", "Ended", *"ab", "--tag", "wanted")
     ledgermq("send", "Ended", *["x"] * 40, "--tag", "other")
-    began = time.monotonic()
 
+    began = time.monotonic()
     taken = lines_of(ledgermq("consume", "Ended", "--group", "starters", "--from-beginning", "--tag", "wanted"))
+    took = [time.monotonic() - began]
     again = ledgermq("consume", "Ended", "--group", "starters", "--from-beginning", "--tag", "wanted")
+    took.append(time.monotonic() - began - took[0])
 
     assert again.stdout == ""
     assert "Nothing new for starters" in again.stderr
     assert sorted(taken) == ["a", "b"]
-    assert time.monotonic() - began < 15, "a pull that is held for 15 s was waited for"
+    assert max(took) < 15, "a pull that is held for 15 s was waited for"
 
 
 def test_a_member_of_a_topic_that_does_not_exist_is_warned(ledgermq: Run) -> None:
