@@ -36,6 +36,12 @@ class Position:
 
 
 OnFailure = Callable[[MessageQueue, ClientError], None]
+IsCurrent = Callable[[MessageQueue, int], bool]
+"""Whether the group may still commit an offset: a reset may have moved it back since the commit began."""
+
+
+def _always(_queue: MessageQueue, _offset: int) -> bool:
+    return True
 
 
 class Offsets(Protocol):
@@ -46,11 +52,16 @@ class Offsets(Protocol):
         ...
 
     async def write(
-        self, offsets: Mapping[MessageQueue, int], timeout_seconds: float, on_failure: OnFailure | None = None
+        self,
+        offsets: Mapping[MessageQueue, int],
+        timeout_seconds: float,
+        on_failure: OnFailure | None = None,
+        is_current: IsCurrent = _always,
     ) -> set[MessageQueue]:
         """Store offsets; return the queues that are settled: stored, or refused for good. The others must be written again.
 
-        `on_failure` is called for each queue whose offset could not be stored.
+        `on_failure` is called for each queue whose offset could not be stored. An offset that is no longer current when its
+        turn comes is not stored.
         """
         ...
 
@@ -66,7 +77,11 @@ class BrokerOffsets:
         return Position(*await asked_offset(self._session, self._group, queue))
 
     async def write(
-        self, offsets: Mapping[MessageQueue, int], timeout_seconds: float, on_failure: OnFailure | None = None
+        self,
+        offsets: Mapping[MessageQueue, int],
+        timeout_seconds: float,
+        on_failure: OnFailure | None = None,
+        is_current: IsCurrent = _always,
     ) -> set[MessageQueue]:
         written: set[MessageQueue] = set()
 
@@ -77,7 +92,7 @@ class BrokerOffsets:
             if on_failure is not None:
                 on_failure(queue, error)
 
-        kept = await commit_offsets(self._session, self._group, offsets, failed, timeout_seconds)
+        kept = await commit_offsets(self._session, self._group, offsets, failed, timeout_seconds, is_current)
         return kept | written
 
 
@@ -87,6 +102,7 @@ async def commit_offsets(
     offsets: Mapping[MessageQueue, int],
     on_failure: OnFailure,
     timeout_seconds: float = CALL_SECONDS,
+    is_current: IsCurrent = _always,
 ) -> set[MessageQueue]:
     """Commit offsets of several queues concurrently; returns the queues whose master has stored them.
 
@@ -99,6 +115,7 @@ async def commit_offsets(
         offsets: the offsets to commit.
         on_failure: called for each queue whose offset was tried and not stored.
         timeout_seconds: the time limit for one queue.
+        is_current: asked again for each queue before its offset is sent.
     """
     kept: set[MessageQueue] = set()
     silent: set[tuple[str, str]] = set()
@@ -121,7 +138,7 @@ async def commit_offsets(
     async with trio.open_nursery() as nursery:
         for queue, offset in offsets.items():
             key = queue.broker_name, queue.topic
-            if queue != firsts[key] and key not in silent:
+            if queue != firsts[key] and key not in silent and is_current(queue, offset):
                 nursery.start_soon(commit, queue, offset)
     return kept
 
@@ -162,9 +179,13 @@ class LocalOffsets:
         return Position(self._offsets.get(queue))
 
     async def write(
-        self, offsets: Mapping[MessageQueue, int], timeout_seconds: float, on_failure: OnFailure | None = None
+        self,
+        offsets: Mapping[MessageQueue, int],
+        timeout_seconds: float,
+        on_failure: OnFailure | None = None,
+        is_current: IsCurrent = _always,
     ) -> set[MessageQueue]:
-        del timeout_seconds  # writing a local file has no time limit
+        del timeout_seconds, is_current  # writing a local file takes no time in which anything could change
         self._offsets.update(offsets)
         if self._path is not None:
             content = dumps({"offsetTable": self._offsets})

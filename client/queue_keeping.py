@@ -195,7 +195,12 @@ class QueueKeeper:
                 positions[source.queue] = source.assigned
         offsets = changed_offsets((queue, each.committable, each.committed) for queue, each in positions.items())
         if offsets:
-            written = await self._offsets.write(offsets, timeout_seconds, lambda _, error: failures.append(error))
+            written = await self._offsets.write(
+                offsets,
+                timeout_seconds,
+                lambda _, error: failures.append(error),
+                lambda queue, offset: positions[queue].committable >= offset,
+            )
             for queue in written:
                 positions[queue].committed = offsets[queue]
         return failures

@@ -10,8 +10,10 @@ from trio.testing import MockClock
 
 from ledgermq.client.consumer import open_consumer
 from ledgermq.client.pull import open_pull_consumer
+from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.remoting.codes import RequestCode
+from ledgermq.remoting.command import RemotingCommand
 
 from .fake_cluster import NAMESRV, FakeBroker, open_cluster
 from .test_consumer import fill
@@ -53,3 +55,35 @@ async def test_other_queues_are_committed_when_the_first_has_been(autojump_clock
 
                 await consumer.commit()
                 assert broker.offsets == {("g", "t", queue_id): 5 for queue_id in range(3)}
+
+
+async def test_a_queue_that_is_reset_while_another_is_committed_is_not_committed_as_it_was_before(
+    autojump_clock: MockClock,
+) -> None:
+    """The master would take the old offset for progress of a member that has followed the reset."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 3)
+        for queue_id in range(3):
+            fill(broker, 5, queue_id=queue_id)
+        async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, ack="explicit", world=cluster.world) as one:
+            taken: list[ReceivedMessage] = []
+            while len(taken) < 15:
+                taken += await one.get_many(100, 1)
+            for message in taken:
+                await message.ack()
+            reset = list[int]()
+
+            def reset_others(request: RemotingCommand) -> RemotingCommand:
+                for source in one.sources.values():
+                    if source.queue.queue_id not in {request.integer("queueId"), *reset}:
+                        reset.append(source.queue.queue_id)
+                        source.assigned.reset(2)
+                return request.response()
+
+            broker.requests.clear()
+            broker.script(COMMIT, reset_others)
+            await one.commit()
+
+            assert len(reset) == 2
+            assert commits(broker) == 1

@@ -13,6 +13,7 @@ import trio
 from ledgermq.broker.broker import Broker
 from ledgermq.client.assigned import BYTES_MAX, MESSAGES_PER_QUEUE_MAX
 from ledgermq.client.consumer import Consumer, open_consumer
+from ledgermq.client.delivery import Source
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import open_producer
 from ledgermq.client.received import ReceivedMessage
@@ -76,6 +77,8 @@ class Members(Workload):
     _failures: dict[int, int] = attrs.field(factory=dict[int, int])
     _done: set[int] = attrs.field(factory=set[int])
     _found: list[str] = attrs.field(factory=list[str])
+    _consumers: list[Consumer] = attrs.field(factory=list[Consumer])
+    """The members that are open."""
     _copied: dict[str, dict[int, int]] = attrs.field(factory=dict[str, dict[int, int]])
     """The group's offsets on each slave, as they were when it ran last."""
 
@@ -145,8 +148,12 @@ class Members(Workload):
                     world=world,
                 ) as consumer:
                     name = f"{self.name}-{number}.{opened}"
-                    with trio.move_on_after(seconds):
-                        await self._be(consumer, name, host)
+                    self._consumers.append(consumer)
+                    try:
+                        with trio.move_on_after(seconds):
+                            await self._be(consumer, name, host)
+                    finally:
+                        self._consumers.remove(consumer)
                     scene.note(f"{name} leaves")
             except HandlerFailed:
                 scene.note(f"{self.name}-{number}.{opened} fails")
@@ -175,13 +182,17 @@ class Members(Workload):
             if cut:
                 scene.fabric.heal()
 
+    def _is_shared(self, source: Source, consumer: Consumer) -> bool:
+        """Whether another member reads the queue too, as happens during a rebalance: it may commit a lower offset."""
+        return any(source.queue in each.sources for each in self._consumers if each is not consumer)
+
     async def _commit_once(self, consumer: Consumer) -> None:
         """Commit; after a commit without error the master must have the offsets."""
         scene, epoch = self.scene, self.scene.epoch
         wanted = {
             source: source.assigned.committable
             for source in consumer.sources.values()
-            if source.assigned.committed != source.assigned.committable
+            if source.assigned.committed != source.assigned.committable and not self._is_shared(source, consumer)
         }
         try:
             await consumer.commit()
@@ -193,7 +204,9 @@ class Members(Workload):
             return
         for source, offset in wanted.items():
             stored = broker.offsets.of(self.group, source.queue.topic).get(source.queue.queue_id)
-            if consumer.sources.get(source.queue) is source and (stored is None or stored < offset):
+            if consumer.sources.get(source.queue) is not source or self._is_shared(source, consumer):
+                continue
+            if stored is None or stored < offset:
                 self._found.append(f"{offset} of {source.queue} was committed without an error, and {stored} is there")
 
     async def _consume(self, consumer: Consumer, member: str) -> None:
