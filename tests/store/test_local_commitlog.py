@@ -196,3 +196,29 @@ async def test_puts_that_wait_are_answered_when_what_a_later_append_has_left_is_
 
     assert outcomes == [PutStatus.PUT_OK]
     assert log.append([record]).offsets == [size]
+
+
+@pytest.mark.parametrize("received", [0, 100, 700])
+async def test_a_slave_whose_disk_refused_bytes_receives_them_again_later(received: int) -> None:
+    """A full disk refuses a part of them; that part is removed although the disk is still full."""
+    sent, size = _records_of_a_master(4)
+    disk = SimDisk()
+    slave = _log_of(disk)
+    if received:
+        slave.append_raw(0, sent[:received])
+    disk.faults.capacity = disk.allocated_bytes() + 512
+    with pytest.raises(OSError, match="No space left"):
+        slave.append_raw(received, sent[received:])
+    with pytest.raises(NotWritable, match="failed append"):
+        slave.append_raw(received, sent[received:])
+
+    await slave.heal()
+
+    assert slave.failure is None, "removing what is there needs no space"
+    kept = slave.max_offset
+    assert kept == received - received % size, "an incomplete record is dropped, because the master sends it again"
+    disk.faults.calm()
+    slave.append_raw(kept, sent[kept:])
+    await slave.flush()
+    for seed in range(5):
+        assert disk.power_cut(seed).open(f"log/{0:020}").read(0, len(sent)) == sent
