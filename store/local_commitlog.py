@@ -211,9 +211,9 @@ class LocalCommitLog:
             self.segments.disk.remove(segment.path)
             self._withdrawn.pop().close()
         holder = self.segments.find(self.max_offset)
-        if holder is not None and until > holder.end:
+        if holder is not None and holder.end < until <= holder.start + holder.size:  # else `heal` has removed its segment
             # Not `clear`: it passes over what reads as zeros, and after a failed sync these may be missing on the medium.
-            holder.file.write(bytes(min(until - holder.start, holder.size) - holder.wrote), holder.wrote)
+            holder.file.write(bytes(until - holder.end), holder.wrote)
 
     def append_raw(self, offset: int, data: Buffer) -> None:
         if self.failure is not None:
