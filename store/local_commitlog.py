@@ -195,8 +195,7 @@ class LocalCommitLog:
         holder = self.segments.find(end)
         if holder is not None:
             at = holder.wrote = end - holder.start
-            # Only what is not zero is overwritten: it has its place on the medium, so a full disk does not refuse that.
-            self._withdrawn_end += len(bytes(holder.view[at : at + size_max]).rstrip(b"\0"))
+            self._withdrawn_end += holder.nonzero_size(at, size_max)
         self.failure = f"what a failed append has written behind {end} is being removed"
         self._wake.set()
         try:

@@ -69,6 +69,18 @@ class Segment:
         self.file.write(buffer, self.wrote)
         self.wrote += len(buffer)
 
+    def nonzero_size(self, position: int, size_max: int) -> int:
+        """How many of the `size_max` bytes from `position` on have to be overwritten to make all of them zeros.
+
+        What is not zero has its place on the medium, so that a full disk does not refuse the overwriting. The map is not used,
+        because on a full tmpfs the process is killed when it reads a part of a map that was never written.
+        """
+        size_max = min(size_max, self.size - position)
+        try:
+            return len(self.file.read(position, size_max).rstrip(b"\0"))
+        except OSError:
+            return size_max
+
     def cut(self, position: int) -> None:
         """Make everything from `position` inside the file read as zeros, synced."""
         self.file.clear(position)

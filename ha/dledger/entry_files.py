@@ -176,8 +176,7 @@ class EntryFiles:
             return end
         last = run.files[-1]
         at = last.wrote = end - last.start
-        # Only what is not zero is overwritten: it has its place on the medium, so a full disk does not refuse that.
-        return end + len(bytes(last.view[at : at + size_max]).rstrip(b"\0"))
+        return end + last.nonzero_size(at, size_max)
 
     def clear_withdrawn(self) -> None:
         """Overwrite the bytes and delete the files that failed appends have left; `sync_withdrawn` makes that durable.
