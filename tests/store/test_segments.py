@@ -159,3 +159,27 @@ def test_a_log_without_files_reserves_nothing(reserved: list[tuple[int, int]]) -
     trio.run(local.reserve, SEGMENT)
 
     assert reserved == []
+
+
+def test_what_a_failed_append_has_left_is_measured_without_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full tmpfs, the process is killed when it reads a part of a map that was never written."""
+    segment = a_segment(SimDisk())
+    segment.file.write(b"kept", 0)
+    segment.file.write(b"left\0", 4)
+
+    def view(_: SimDiskFile) -> memoryview:
+        raise AssertionError("the file was mapped")
+
+    monkeypatch.setattr(SimDiskFile, "view", view)
+    assert segment.nonzero_size(4, 100) == 4
+    assert segment.nonzero_size(8, 100) == 0
+    assert segment.nonzero_size(SEGMENT - 1, 100) == 0
+
+
+def test_what_cannot_be_read_back_after_a_failed_append_is_overwritten_as_a_whole() -> None:
+    disk = SimDisk()
+    segment = a_segment(disk)
+    disk.faults.read_error = 1.0
+
+    assert segment.nonzero_size(4, 100) == 100
+    assert segment.nonzero_size(SEGMENT - 10, 100) == 10
