@@ -36,12 +36,8 @@ class Position:
 
 
 OnFailure = Callable[[MessageQueue, ClientError], None]
-IsCurrent = Callable[[MessageQueue, int], bool]
-"""Whether the group may still commit an offset: a reset may have moved it back since the commit began."""
-
-
-def _always(_queue: MessageQueue, _offset: int) -> bool:
-    return True
+Latest = Callable[[MessageQueue], int]
+"""What the group has to commit by now: it may have gone on, or a reset may have moved it back, since a commit began."""
 
 
 class Offsets(Protocol):
@@ -56,12 +52,12 @@ class Offsets(Protocol):
         offsets: Mapping[MessageQueue, int],
         timeout_seconds: float,
         on_failure: OnFailure | None = None,
-        is_current: IsCurrent = _always,
-    ) -> set[MessageQueue]:
-        """Store offsets; return the queues that are settled: stored, or refused for good. The others must be written again.
+        latest: Latest | None = None,
+    ) -> dict[MessageQueue, int]:
+        """Store offsets; return those that are settled: stored, or refused for good. The others must be written again.
 
-        `on_failure` is called for each queue whose offset could not be stored. An offset that is no longer current when its
-        turn comes is not stored.
+        `on_failure` is called for each queue whose offset could not be stored. A queue that has to wait for its turn is asked
+        for its `latest` offset then.
         """
         ...
 
@@ -81,18 +77,18 @@ class BrokerOffsets:
         offsets: Mapping[MessageQueue, int],
         timeout_seconds: float,
         on_failure: OnFailure | None = None,
-        is_current: IsCurrent = _always,
-    ) -> set[MessageQueue]:
-        written: set[MessageQueue] = set()
+        latest: Latest | None = None,
+    ) -> dict[MessageQueue, int]:
+        written: dict[MessageQueue, int] = {}
 
         def failed(queue: MessageQueue, error: ClientError) -> None:
             log.warning("offset_not_committed", queue=str(queue), offset=offsets[queue], reason=str(error))
             if isinstance(error, Refused) and not error.retriable:
-                written.add(queue)  # another attempt would be refused too
+                written[queue] = offsets[queue]  # another attempt would be refused too
             if on_failure is not None:
                 on_failure(queue, error)
 
-        kept = await commit_offsets(self._session, self._group, offsets, failed, timeout_seconds, is_current)
+        kept = await commit_offsets(self._session, self._group, offsets, failed, timeout_seconds, latest)
         return kept | written
 
 
@@ -102,9 +98,9 @@ async def commit_offsets(
     offsets: Mapping[MessageQueue, int],
     on_failure: OnFailure,
     timeout_seconds: float = CALL_SECONDS,
-    is_current: IsCurrent = _always,
-) -> set[MessageQueue]:
-    """Commit offsets of several queues concurrently; returns the queues whose master has stored them.
+    latest: Latest | None = None,
+) -> dict[MessageQueue, int]:
+    """Commit offsets of several queues concurrently; returns those that their masters have stored.
 
     One queue of each broker and topic is committed first, then the others: if first commits arrive at the same time, Apache's
     broker forgets all but one. If the first gets no answer, the others are not tried.
@@ -115,15 +111,15 @@ async def commit_offsets(
         offsets: the offsets to commit.
         on_failure: called for each queue whose offset was tried and not stored.
         timeout_seconds: the time limit for one queue.
-        is_current: asked again for each queue before its offset is sent.
+        latest: gives the offset of each queue that is committed after another one; by default the one in `offsets`.
     """
-    kept: set[MessageQueue] = set()
+    kept: dict[MessageQueue, int] = {}
     silent: set[tuple[str, str]] = set()
 
     async def commit(queue: MessageQueue, offset: int) -> None:
         try:
             if await commit_offset(session, group, queue, offset, timeout_seconds):
-                kept.add(queue)
+                kept[queue] = offset
             else:
                 on_failure(queue, Unreachable(queue.broker_name, "its master is gone, and only a slave has noted the offset"))
         except ClientError as error:
@@ -138,8 +134,8 @@ async def commit_offsets(
     async with trio.open_nursery() as nursery:
         for queue, offset in offsets.items():
             key = queue.broker_name, queue.topic
-            if queue != firsts[key] and key not in silent and is_current(queue, offset):
-                nursery.start_soon(commit, queue, offset)
+            if queue != firsts[key] and key not in silent:
+                nursery.start_soon(commit, queue, latest(queue) if latest is not None else offset)
     return kept
 
 
@@ -183,9 +179,9 @@ class LocalOffsets:
         offsets: Mapping[MessageQueue, int],
         timeout_seconds: float,
         on_failure: OnFailure | None = None,
-        is_current: IsCurrent = _always,
-    ) -> set[MessageQueue]:
-        del timeout_seconds, is_current  # writing a local file takes no time in which anything could change
+        latest: Latest | None = None,
+    ) -> dict[MessageQueue, int]:
+        del timeout_seconds, latest  # writing a local file takes no time in which anything could change
         self._offsets.update(offsets)
         if self._path is not None:
             content = dumps({"offsetTable": self._offsets})
@@ -196,8 +192,8 @@ class LocalOffsets:
                 if on_failure is not None:
                     for queue in offsets:
                         on_failure(queue, OffsetsNotWritten(self._path, str(error)))
-                return set()
-        return set(offsets)
+                return {}
+        return dict(offsets)
 
     def _replace(self, path: str, content: bytes) -> None:
         disk, directory = self._disk, path.rpartition("/")[0] or "."

@@ -199,10 +199,10 @@ class QueueKeeper:
                 offsets,
                 timeout_seconds,
                 lambda _, error: failures.append(error),
-                lambda queue, offset: positions[queue].committable >= offset,
+                lambda queue: positions[queue].committable,
             )
-            for queue in written:
-                positions[queue].committed = offsets[queue]
+            for queue, offset in written.items():
+                positions[queue].committed = offset
         return failures
 
 

@@ -57,7 +57,7 @@ async def test_other_queues_are_committed_when_the_first_has_been(autojump_clock
                 assert broker.offsets == {("g", "t", queue_id): 5 for queue_id in range(3)}
 
 
-async def test_a_queue_that_is_reset_while_another_is_committed_is_not_committed_as_it_was_before(
+async def test_a_queue_that_is_reset_while_another_is_committed_is_committed_where_it_is_then(
     autojump_clock: MockClock,
 ) -> None:
     """The master would take the old offset for progress of a member that has followed the reset."""
@@ -86,4 +86,4 @@ async def test_a_queue_that_is_reset_while_another_is_committed_is_not_committed
             await one.commit()
 
             assert len(reset) == 2
-            assert commits(broker) == 1
+            assert [broker.offsets["g", "t", queue_id] for queue_id in reset] == [2, 2]

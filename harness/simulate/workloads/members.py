@@ -289,7 +289,7 @@ class Members(Workload):
         """Handle a message as an application does: it takes time, sometimes stalls, and fails as planned."""
         scene = self.scene
         await trio.sleep(scene.life_seconds * scene.rng.random() ** 4 * 0.1)
-        if self._style.stalls and scene.rng.random() < STALL_SHARE:
+        if self._style.stalls and not scene.healed and scene.rng.random() < STALL_SHARE:
             await trio.sleep(scene.rng.uniform(*STALL_SECONDS))
         if self._failures.get(handling.number, 0) > 0:
             self._failures[handling.number] -= 1
