@@ -87,6 +87,7 @@ def test_a_member_that_is_asked_to_end_commits_what_it_has_printed(
 ) -> None:
     """SIGTERM is as good as Ctrl-C, and the only one that a background process of a script does not ignore."""
     topic = f"Asked{in_background}"
+    ledgermq("topic", "create", topic, "--queues", "1")  # so that one call within the short time for closing commits all
     ledgermq("send", topic, "one", "two", "three")
     member = consuming_process(namesrv, topic, "--group", topic, "--from-beginning", "--follow", in_background=in_background)
     try:
