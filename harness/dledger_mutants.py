@@ -21,7 +21,7 @@ from ledgermq.store.message_store import MessageStore
 
 from .outcome import Outcome
 from .simulate.dledger import DLedgerDraw, simulate_dledger
-from .store_mutants import found_by
+from .store_mutants import append_before_the_removal_is_synced, found_by
 
 
 def with_workloads(*workloads: str) -> Callable[[int], Outcome]:
@@ -45,16 +45,6 @@ def _count_unsynced(*, on_leader: bool) -> Callable[[Any], Any]:
         return written
 
     return make
-
-
-def _append_before_the_removal_is_synced(original: Any) -> Callable[[Any, int, int, BaseException], None]:
-    def withdraw(self: Any, size: int, count: int, reason: BaseException) -> None:
-        try:
-            original(self, size, count, reason)
-        finally:
-            self.failure = None
-
-    return withdraw
 
 
 def _acknowledge_when_deposed(_: Any) -> Any:
@@ -100,7 +90,7 @@ DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         "dledger: append before the removal of a failed append is synced",
         Ledger,
         "_withdraw",
-        _append_before_the_removal_is_synced,
+        append_before_the_removal_is_synced,
         found_by("ha/dledger/test_recovery.py"),
     ),
     ("dledger: acknowledge when deposed", Waiters, "change_term", _acknowledge_when_deposed, QUEUES),

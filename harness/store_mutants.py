@@ -129,10 +129,12 @@ def _refuse_every_gap(original: Any) -> Callable[[Any, int, Any], None]:
     return append_raw
 
 
-def _append_before_the_removal_is_synced(original: Any) -> Callable[[Any, int, int, BaseException], None]:
-    def withdraw(self: Any, end: int, size_max: int, reason: BaseException) -> None:
+def append_before_the_removal_is_synced(original: Any) -> Callable[..., None]:
+    """For a log or ledger whose `failure` refuses appends after a failed one."""
+
+    def withdraw(self: Any, *arguments: Any) -> None:
         try:
-            original(self, end, size_max, reason)
+            original(self, *arguments)
         finally:
             self.failure = None
 
@@ -306,7 +308,7 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         "append before the removal of a failed append is synced",
         LocalCommitLog,
         "_withdraw",
-        _append_before_the_removal_is_synced,
+        append_before_the_removal_is_synced,
         found_by("store/test_local_commitlog.py"),
     ),
     (

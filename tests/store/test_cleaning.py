@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -119,11 +120,24 @@ async def test_a_power_cut_brings_back_no_removed_segment_with_a_gap_behind_it(t
         assert len(store.log.files()) <= 2
 
 
+async def _save_while(monkeypatch: pytest.MonkeyPatch, keeper: CheckpointKeeper, act: Callable[[], Awaitable[None]]) -> None:
+    """Save the checkpoint, and act when its queues have been synced but it is not written yet."""
+    sync_queues = CheckpointKeeper._sync_queues  # pyright: ignore[reportPrivateUsage]
+
+    async def sync_and_act(keeper: CheckpointKeeper, *, in_haste: bool) -> None:
+        await sync_queues(keeper, in_haste=in_haste)
+        await act()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointKeeper, "_sync_queues", sync_and_act)
+        await keeper.save()
+
+
 async def test_a_mark_does_not_say_that_segments_are_there_which_were_removed_while_it_was_being_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With such a mark, the next start would refuse the log because of the missing segments."""
-    disk, sync_queues = SimDisk(), CheckpointKeeper._sync_queues  # pyright: ignore[reportPrivateUsage]
+    disk = SimDisk()
     async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
         keeper, cleaner = store.checkpoints, store.cleaner
         assert isinstance(keeper, CheckpointKeeper)
@@ -134,13 +148,7 @@ async def test_a_mark_does_not_say_that_segments_are_there_which_were_removed_wh
         store.put([incoming(b"x")])
         await _derive_flushed(store)
 
-        async def remove_meanwhile(keeper: CheckpointKeeper, *, in_haste: bool) -> None:
-            await sync_queues(keeper, in_haste=in_haste)
-            await cleaner.delete_expired()
-
-        with monkeypatch.context() as patched:
-            patched.setattr(CheckpointKeeper, "_sync_queues", remove_meanwhile)
-            await keeper.save()
+        await _save_while(monkeypatch, keeper, cleaner.delete_expired)
         disk = disk.kill()
     async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
         assert len(store.log.files()) == 1
@@ -196,7 +204,7 @@ async def test_a_mark_does_not_count_files_of_queues_that_were_removed_while_it_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With such a mark, the next start would believe that files of queues were lost, and derive all queues anew."""
-    disk, sync_queues = SimDisk(), CheckpointKeeper._sync_queues  # pyright: ignore[reportPrivateUsage]
+    disk = SimDisk()
     async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
         keeper, cleaner = store.checkpoints, store.cleaner
         assert isinstance(keeper, CheckpointKeeper)
@@ -208,13 +216,7 @@ async def test_a_mark_does_not_count_files_of_queues_that_were_removed_while_it_
             await store.log.remove_oldest()
         assert store.queues.of("TopicTest", 1).first_number == 0
 
-        async def remove_meanwhile(keeper: CheckpointKeeper, *, in_haste: bool) -> None:
-            await sync_queues(keeper, in_haste=in_haste)
-            await cleaner.follow_log()
-
-        with monkeypatch.context() as patched:
-            patched.setattr(CheckpointKeeper, "_sync_queues", remove_meanwhile)
-            await keeper.save()
+        await _save_while(monkeypatch, keeper, cleaner.follow_log)
         assert store.queues.of("TopicTest", 1).first_number > 0
         disk = disk.kill()
     with capture_logs() as events:
