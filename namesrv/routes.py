@@ -165,6 +165,7 @@ class RouteTable(Generic[Connection]):
             )
         self._refuse_stale(broker, registered.data_version, known.get(broker.broker_id))
 
+        self._leave_other_name(broker)
         if group is None:
             group = self._brokers[broker.name] = _BrokerGroup(broker.cluster, broker.name)
         known_before = group.addresses.get(broker.broker_id)
@@ -208,8 +209,16 @@ class RouteTable(Generic[Connection]):
                 f"register broker failed: {old_address} has registered a later state as {broker.name} id {broker.broker_id}",
             )
 
+    def _leave_other_name(self, broker: Broker) -> None:
+        """Remove the address from the name under which it registered before, for nothing else would ever remove it there."""
+        live = self._live.get((broker.cluster, broker.address))
+        if live is not None and live.broker.name != broker.name:
+            self.unregister(live.broker.cluster, live.broker.name, broker.address)
+
     def _enter_group(self, group: _BrokerGroup, broker: Broker) -> None:
         if group.cluster != broker.cluster:
+            # What the address registered in the other cluster would expire, and take the name away from this one.
+            self._live.pop((group.cluster, broker.address), None)
             self._leave_cluster(group)
         group.cluster = broker.cluster
         group.enable_acting_master = bool(broker.enable_acting_master)

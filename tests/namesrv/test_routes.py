@@ -163,6 +163,29 @@ def test_the_same_address_under_another_id_leaves_the_old_id() -> None:
     assert table.members("c1", "b1")["brokerAddrs"] == {0: SLAVE.address}
 
 
+def test_the_same_address_under_another_name_leaves_the_old_name() -> None:
+    """The end of its connection is that of the new name alone, so the old one would be routed to for ever."""
+    table = table_of(MASTER)
+
+    table.register(attrs.evolve(MASTER, name="renamed"), topics(T=RW), MASTER.address, 1.0)
+
+    assert set(queues(table, "T")) == {"renamed"}
+    table.connection_closed(MASTER.address)
+    assert table.route("T") is None
+
+
+def test_the_same_address_in_another_cluster_does_not_expire_with_the_old_one() -> None:
+    """What it registered in the old cluster is not refreshed any more."""
+    table = table_of(MASTER)
+    moved = attrs.evolve(MASTER, cluster="c9")
+
+    table.register(moved, topics(T=RW), MASTER.address, 100.0)
+
+    assert table.expire(150.0) == []
+    assert set(queues(table, "T")) == {"b1"}
+    assert table.cluster_info()["clusterAddrTable"] == {"c9": ["b1"]}
+
+
 def test_with_the_last_address_of_a_name_go_its_queues_and_empty_topics() -> None:
     """Topics stay as long as one broker serves them; clusters as long as they have a broker."""
     table = table_of(MASTER, SLAVE, OTHER, T=RW)
