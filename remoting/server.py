@@ -116,6 +116,8 @@ class ServerConnection:
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """Cancelled to close the connection."""
     closed: bool = False
+    counted_partial_bytes: int = 0
+    """How many bytes of the incomplete frame the server has counted."""
     is_over_partial: bool = False
     """Whether the connection is being closed because of its incomplete frame."""
     last_activity: float = 0.0
@@ -338,8 +340,7 @@ class RemotingServer:
                     nursery.cancel_scope.cancel()
         finally:
             self.connections.discard(connection)
-            if not connection.is_over_partial:
-                self._partial_bytes -= connection.partial_bytes
+            self._count_partial(connection, 0)
             connection.mark_closed()
             await self._forget(connection)
             await trio.aclose_forcefully(stream)
@@ -360,16 +361,24 @@ class RemotingServer:
                 return
             slowest.give_up_unread()
 
+    def _count_partial(self, connection: ServerConnection, held: int) -> None:
+        """Count this many bytes for the incomplete frame of a connection, instead of what was counted for it before.
+
+        So whatever ends a connection, a malformed frame for instance, what it held is given back.
+        """
+        self._partial_bytes += held - connection.counted_partial_bytes
+        connection.counted_partial_bytes = held
+
     def _bound_partial(self) -> None:
         # The connection that sent the last byte is not closed for it: those with the largest incomplete frames are.
         while self._partial_bytes > self.limits.partial_bytes_max:
             largest = max(
                 (connection for connection in self.connections if not connection.is_over_partial),
-                key=lambda connection: connection.partial_bytes,
+                key=lambda connection: connection.counted_partial_bytes,
             )
-            log.warning("partial_frames_limit_reached", remote=str(largest.remote), bytes=largest.partial_bytes)
+            log.warning("partial_frames_limit_reached", remote=str(largest.remote), bytes=largest.counted_partial_bytes)
             largest.is_over_partial = True
-            self._partial_bytes -= largest.partial_bytes
+            self._count_partial(largest, 0)
             self.close_connection(largest)
 
     async def _read(self, connection: ServerConnection) -> None:
@@ -381,13 +390,13 @@ class RemotingServer:
             receive = connection.stream.receive_some
             while data:
                 connection.last_activity = clock.monotonic()
-                held = connection.partial_bytes
                 requests = connection.receive(bytes(data))
-                self._partial_bytes += connection.partial_bytes - held
-                if self._partial_bytes > self.limits.partial_bytes_max:
-                    self._bound_partial()
-                    if connection.is_over_partial:
-                        return
+                if (held := connection.partial_bytes) != connection.counted_partial_bytes:
+                    self._count_partial(connection, held)
+                    if self._partial_bytes > self.limits.partial_bytes_max:
+                        self._bound_partial()
+                if connection.is_over_partial:
+                    return
                 if requests:
                     await connection.handle(handle, requests)
                 data = await receive(RECEIVE_BYTES)

@@ -158,6 +158,26 @@ async def test_the_largest_of_the_incomplete_frames_goes_when_they_are_too_many(
         assert len((await third.receive()).body) == 1000
 
 
+async def test_a_malformed_frame_gives_back_what_it_held(network: Network, clock: Clock) -> None:
+    """Otherwise the frames of some thousand strangers would count for ever, and each honest one would be one too many."""
+    whole = encode_frame(RemotingCommand(1, body=bytes(1000)))
+    malformed = struct.pack(">ii", 900, 100) + bytes(896)
+    async with serving(network, clock, ServerLimits(partial_bytes_max=1000)) as running:
+        for _ in range(3):
+            bad = await running.connect()
+            await bad.stream.send_all(malformed[:700])
+            await trio.testing.wait_all_tasks_blocked()
+            await bad.stream.send_all(malformed[700:])
+            await bad.wait_closed()
+
+        honest = await running.connect()
+        await honest.stream.send_all(whole[:900])
+        await trio.testing.wait_all_tasks_blocked()
+        await honest.stream.send_all(whole[900:])
+
+        assert len((await honest.receive()).body) == 1000
+
+
 async def test_a_batch_waits_until_its_first_answers_are_read(network: StallingNetwork, clock: Clock) -> None:
     """Three hundred requests for large messages in one packet: few are answered before the peer reads, then all, in order."""
     async with serving(network, clock) as running:
