@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -55,6 +56,7 @@ LARGE_BYTES, LARGE_SHARE = 4_000_000, 4
 READ_SECONDS = 0.5
 """How long a stranger waits for answers; some do not arrive, such as those to held pulls."""
 PROBE_SECONDS = 0.02
+ASK_SECONDS = 5.0
 SAMPLE_SECONDS = 0.25
 SETTLE_SECONDS = 90.0
 SECRET = "shared-by-the-pair"  # noqa: S105 - used by servers of one run only
@@ -186,6 +188,7 @@ class Edge:
         began = time.monotonic()
         async with trio.open_nursery() as around:
             around.start_soon(self._probe)
+            around.start_soon(self._ask_for_routes)
             around.start_soon(self._sample)
             with trio.move_on_after(seconds):
                 async with trio.open_nursery() as strangers:
@@ -278,6 +281,17 @@ class Edge:
             self._violated(f"the probe was answered {answer.code}: {answer.remark}")
         await self.load.read_on(channel, queue)
         self.run.probes += 1
+
+    async def _ask_for_routes(self) -> None:
+        """Ask for the last topic again and again; it may not be missing for longer than `SETTLE_SECONDS`."""
+        known, reported = trio.current_time(), False
+        while True:
+            if not (missing := await self._missing()):
+                known, reported = trio.current_time(), False
+            elif not reported and trio.current_time() > known + SETTLE_SECONDS:
+                self._violated(f"for {SETTLE_SECONDS:.0f} s this was missing: {missing}")
+                reported = True
+            await trio.sleep(ASK_SECONDS)
 
     async def _sample(self) -> None:
         while True:
@@ -393,18 +407,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m harness.processes.edge", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600, help="how long strangers send (3600)")
     parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
+    parser.add_argument("--directory", type=Path, help="where stores and logs go; a temporary one by default")
     parser.add_argument("--turn-ms", type=int, default=TURN_MS_MAX, help=f"the longest turn that is allowed ({TURN_MS_MAX})")
     chosen = parser.parse_args(arguments)
     seed = drawn_seed(chosen.seed)
-    print_line(f"seed {seed}")
-    with tempfile.TemporaryDirectory(prefix="ledgermq-edge-") as directory:
-        run = trio.run(fuzz_edge, Path(directory), float(chosen.seconds), seed, print_line, chosen.turn_ms)
+    directory = Path(tempfile.mkdtemp(prefix="ledgermq-edge-", dir=chosen.directory))
+    print_line(f"seed {seed}, in {directory}")
+    run = trio.run(fuzz_edge, directory, float(chosen.seconds), seed, print_line, chosen.turn_ms)
     for name, turns in run.longest.items():
         for ms, what, task in turns[:8]:
             print_line(f"  {name}: {what} of {ms} ms {task}")
     print_line(f"answers by code: {dict(sorted(run.answers.items()))}")
     print_line(f"seed {seed}: {run.summary()}")
-    return 1 if run.violations else 0
+    if run.violations:
+        (directory / "violations.txt").write_text("\n".join(run.violations))
+        return 1
+    shutil.rmtree(directory)
+    return 0
 
 
 if __name__ == "__main__":
