@@ -36,7 +36,7 @@ from .admin.queries import Queries
 from .admin.relay import Relay
 from .admin.runtime import Runtime
 from .admin.settings import Settings
-from .admin.topics_and_groups import Administration
+from .admin.topics_and_groups import CHANGES_OF_TOPICS, Administration
 from .adoption import adopt_stored_topics
 from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
@@ -223,13 +223,17 @@ class Broker:
         adopt_stored_topics(self.topics, self.store)
 
     def _register_services(self) -> None:
-        """Register the request codes of each service; in DLedger mode a change of a table is answered once it is committed."""
+        """Register the request codes of each service.
+
+        In DLedger mode a change of a table is answered once it is committed. A new topic is answered once it has a route.
+        """
         services: list[Service] = [self.pulls, self.clients, self.registration, self.settings, *self._other_services()]
         for service in services:
             service.register(self.dispatcher)
         if self.replicated is not None:
             self.dispatcher.answer_after(CHANGES_OF_TABLES, self.replicated.check_leads, self.replicated.settled)
             self.dispatcher.check_first(OTHER_DECISIONS, self.replicated.check_decides)
+        self.dispatcher.hold_answers(CHANGES_OF_TOPICS, self.registration.is_known, self.registration.known)
 
     def _other_services(self) -> Iterator[Service]:
         """The services that the broker only registers and never calls."""
@@ -243,6 +247,7 @@ class Broker:
             stats=self.stats,
             randomness=self.world.randomness,
             orderly=lambda group: self.locks.are_held(group, clock.monotonic()),
+            registration=self.registration,
         )
         yield SendBack(
             config=config,

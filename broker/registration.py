@@ -44,6 +44,8 @@ SEARCH_SECONDS = 1.0
 """How often a replica registers while it does not know its master's address."""
 START_SECONDS = 1.0
 """The longest time that a start waits for the first registrations; with slower name servers the broker registers later."""
+KNOWN_SECONDS = 1.0
+"""The longest time that an answer waits until the name servers know the topic that its request created."""
 STOP_SECONDS = 0.3
 """The longest time that a stop waits for all name servers together to unregister the broker."""
 _CRC_MASK = 0x7FFFFFFF
@@ -57,7 +59,11 @@ class _Link:
 
     address: Address
     changed: set[str] = attrs.field(factory=set[str])
-    """Topics whose changes are not registered there yet."""
+    """Topics whose changes have not been sent yet."""
+    changes: int = 0
+    """How often topics have changed."""
+    known_changes: int = 0
+    """The number of changes that the last accepted registration had."""
     asked_again: bool = False
     """Whether a full registration is due now, to report a change or to get its answer."""
     wake: trio.Event = attrs.field(factory=trio.Event)
@@ -65,6 +71,25 @@ class _Link:
     """Set after the first attempt, whether it succeeded or not."""
     is_registered: bool = False
     channel: Channel | None = None
+    _progress: trio.Event = attrs.field(factory=trio.Event)
+
+    def registered(self, changes: int, *, accepted: bool) -> None:
+        """Record the answer to a registration that was sent after this number of changes, or the loss of the name server."""
+        self.is_registered = accepted
+        if accepted:
+            self.known_changes = changes
+        self._progress.set()
+        self._progress = trio.Event()
+
+    def knows(self, changes: int) -> bool:
+        """Whether the name server has accepted this number of changes; one that is lost or refuses counts as if it had."""
+        return not self.is_registered or self.known_changes >= changes
+
+    async def known(self) -> None:
+        """Wait until the name server knows all changes until now."""
+        changes = self.changes
+        while not self.knows(changes):
+            await self._progress.wait()
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -94,7 +119,21 @@ class Registration:
         """Register these topics with every name server in the next turn of the event loop."""
         for link in self._links:
             link.changed.update(names)
+            link.changes += 1
             link.wake.set()
+
+    def is_known(self) -> bool:
+        """Whether `known` would return at once."""
+        return all(link.knows(link.changes) for link in self._links)
+
+    async def known(self) -> None:
+        """Wait until the name servers with which the broker is registered know the topics of now, at most `KNOWN_SECONDS`.
+
+        Who has sent to a new topic, or has created it, may then ask for its route.
+        """
+        with trio.move_on_after(KNOWN_SECONDS):
+            for link in self._links:
+                await link.known()
 
     def min_id_changed(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """905: a name server reports that another broker of this name now has the lowest id.
@@ -143,7 +182,7 @@ class Registration:
                 nursery.cancel_scope.cancel()
             if link.is_registered:
                 pause, logged = FIRST_PAUSE_SECONDS, False
-            link.is_registered = False
+            link.registered(0, accepted=False)
             if not logged:
                 log.warning("name_server_lost", address=str(link.address), reason=reason)
                 logged = True
@@ -165,13 +204,14 @@ class Registration:
             connect_seconds=CONNECT_SECONDS,
         )
         while True:
+            changes = link.changes
             link.changed.clear()
             if link.asked_again or not link.is_registered or await self._is_outdated(channel):
                 link.asked_again = False
                 accepted = await self._register(channel)
                 if accepted and not link.is_registered:
                     log.info("broker_registered", address=str(link.address), topics=len(self.topics.topics))
-                link.is_registered = accepted
+                link.registered(changes, accepted=accepted)
             link.tried.set()
             # A slave that does not know its master yet registers again soon, because the master may just be starting.
             searching = self.role.is_replica and not self.role.master_address
@@ -186,9 +226,9 @@ class Registration:
             if link.asked_again:
                 return
             if channel.closed or link.changed:
-                names, link.changed = link.changed, set()
+                names, link.changed, changes = link.changed, set(), link.changes
                 try:
-                    link.is_registered = await self._register(channel, names)
+                    link.registered(changes, accepted=await self._register(channel, names))
                 except BaseException:
                     link.changed |= names
                     raise

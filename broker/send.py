@@ -2,6 +2,7 @@
 
 One run of send requests becomes one put and one write of answers. If the mode waits for a flush or for slaves, the answers of
 the run wait together in one callback. Batches have a put of their own; delayed messages and retries take slower branches.
+If a run creates a topic, its answers wait until the name servers know the topic.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 import attrs
 
 from ..message.batch import decode_batch
+from ..message.data_version import DataVersion
 from ..message.errors import CorruptBatch
 from ..message.flags import HOST_BITS, PERM_WRITE, TRANSACTION_MASK
 from ..message.layout import encode_host
@@ -42,7 +44,8 @@ from ..world.randomness import Randomness
 from .divert import divert_delayed, redirect_retry
 from .groups import GroupTable
 from .live_config import LiveConfig
-from .send_answers import SendAnswers
+from .registration import Registration
+from .send_answers import HeldAnswers, Push, SendAnswers
 from .stats import Stats
 from .topics import NOT_FOR_CLIENTS, TopicConfig, TopicTable, topic_name_fault
 
@@ -112,6 +115,8 @@ class SendHandler:
     randomness: Randomness
     orderly: Callable[[str], bool]
     """Whether members of a group have locked queues."""
+    registration: Registration
+    _dispatcher: Dispatcher = attrs.field(init=False)
     _cluster: str = attrs.field(init=False)
     _answers: SendAnswers = attrs.field(init=False)
 
@@ -121,6 +126,7 @@ class SendHandler:
 
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handler."""
+        self._dispatcher = dispatcher
         dispatcher.register_run(SEND_CODES, self.handle)
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
@@ -130,6 +136,7 @@ class SendHandler:
         host = born_host(connection)
         admit = self._admit
         topic, queue_nums = "", 0
+        version = self.topics.version
         for request in requests:
             if request.code == _SEND_MESSAGE:
                 request.ext = {_LONG_NAMES.get(name, name): value for name, value in request.ext.items()}
@@ -141,8 +148,9 @@ class SendHandler:
                 if ext.get("m") != "true":
                     sent.append((request, len(messages), admit(request, queue_nums, host, messages)))
                     continue
-                self._put(connection, messages, sent)  # first, to keep the order of one client's messages
-                messages, sent = [], []
+                if messages:  # first, to keep the order of one client's messages
+                    self._put(self._push_to(connection, version), messages, sent)
+                    messages, sent = [], []
                 self._put_batch(connection, request, host)
             except RequestRefused as error:
                 self.stats.put_failed(1)
@@ -150,7 +158,16 @@ class SendHandler:
             except (KeyError, ValueError) as error:
                 self.stats.put_failed(1)
                 connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=_bad_field(request, error))
-        self._put(connection, messages, sent)
+        if messages:
+            self._put(self._push_to(connection, version), messages, sent)
+
+    def _push_to(self, connection: ServerConnection, version: DataVersion) -> Push:
+        """What sends answers to a peer: at once, unless a topic was created since this version and has no route yet."""
+        if self.topics.version is version or self.registration.is_known():
+            return connection.push
+        held = HeldAnswers(connection.push)
+        self._dispatcher.start_soon(held.release_after, self.registration.known)
+        return held.push
 
     def _plain_queue_nums(self, topic: str) -> int:
         """The number of write queues of a topic that needs no further checks; 0 if each message must be checked."""
@@ -253,6 +270,7 @@ class SendHandler:
         """Put the items of a batch together and answer with all their ids."""
         ext = request.ext
         topic = ext["b"]
+        version = self.topics.version
         queue_id = self._queue_for(request, topic)
         if topic.startswith(RETRY_PREFIX):
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to the retry topic {topic}")
@@ -280,14 +298,17 @@ class SendHandler:
             messages.append(IncomingMessage(topic, queue_id, body, text, flag, flags, born, host))
         batch = self.store.put(messages, together=True)
         self._count(messages, batch)
+        push = self._push_to(connection, version)
 
         def answer(status: PutStatus) -> None:
             code = response_code(status)
+            if request.is_oneway:
+                return
             if not status.stored:
-                connection.answer(request, code, remark=batch.remark or _UNKNOWN_REMARK)
+                push(encode_frame(request.response(code, remark=batch.remark or _UNKNOWN_REMARK)))
                 return
             ids = ",".join(map(self._answers.message_id, batch.physical_offsets))
-            connection.answer(request, code, self._answers.fields(ids, queue_id, batch.queue_offsets[0]))
+            push(encode_frame(request.response(code, self._answers.fields(ids, queue_id, batch.queue_offsets[0]))))
 
         early = self.store.may_answer_early and outer.get(WAIT) == "false"
         if batch.statuses[0] is _PUT_OK and self.store.waits and not early:
@@ -311,22 +332,20 @@ class SendHandler:
                 "timerWheelEnable is false: timer messages are not taken, use a delay level; the message was not stored",
             )
 
-    def _put(self, connection: ServerConnection, messages: list[IncomingMessage], sent: list[_Sent]) -> None:
-        if not messages:
-            return
+    def _put(self, push: Push, messages: list[IncomingMessage], sent: list[_Sent]) -> None:
         store = self.store
         batch = store.put(messages)
         self._count(messages, batch)
         if not store.waits or not batch.end:
-            self._answer_all(connection, sent, batch, _PUT_OK)
+            self._answer_all(push, sent, batch, _PUT_OK)
             return
         statuses, early = batch.statuses, store.may_answer_early
         later = [one for one in sent if _waits(messages[one[1]], statuses[one[1]], early=early)]
         if len(later) < len(sent):
             at_once = [one for one in sent if not _waits(messages[one[1]], statuses[one[1]], early=early)]
-            self._answer_all(connection, at_once, batch, _PUT_OK)
+            self._answer_all(push, at_once, batch, _PUT_OK)
         if later:
-            store.when_stored(batch, lambda status: self._answer_all(connection, later, batch, status))
+            store.when_stored(batch, lambda status: self._answer_all(push, later, batch, status))
 
     def _count(self, messages: list[IncomingMessage], batch: PutBatch) -> None:
         statuses, sizes = batch.statuses, batch.sizes
@@ -339,7 +358,7 @@ class SendHandler:
         for message, status, size in zip(messages, statuses, sizes, strict=True):
             self.stats.topic_put(message.topic, int(status is _PUT_OK), size)
 
-    def _answer_all(self, connection: ServerConnection, sent: list[_Sent], batch: PutBatch, status: PutStatus) -> None:
+    def _answer_all(self, push: Push, sent: list[_Sent], batch: PutBatch, status: PutStatus) -> None:
         """Answer the requests whose messages were appended with `status`, and the others with their own status."""
         code, stored, frame = int(response_code(status)), status.stored, self._answers.frame
         statuses, physical_offsets, queue_offsets = batch.statuses, batch.physical_offsets, batch.queue_offsets
@@ -354,7 +373,7 @@ class SendHandler:
             else:
                 answers.append(encode_frame(request.response(code, remark=_UNKNOWN_REMARK)))
         if answers:
-            connection.push(b"".join(answers))
+            push(b"".join(answers))
 
 
 def born_host(connection: ServerConnection) -> bytes:

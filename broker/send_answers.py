@@ -1,8 +1,12 @@
-"""Answers to sends, made from templates: one for JSON headers, and for binary headers one per queue, made when needed."""
+"""Answers to sends, made from templates: one for JSON headers, and for binary headers one per queue, made when needed.
+
+Answers to sends that have created a topic are held until the name servers know it, so that the sender may ask for its route.
+"""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Awaitable, Callable
 
 import attrs
 import orjson
@@ -24,6 +28,9 @@ _OPAQUE = struct.Struct(">i")
 _pack_opaque = _OPAQUE.pack
 _TEMPLATES_MAX = 1024
 """The most templates of binary headers; all are removed before another one is made."""
+
+Push = Callable[[bytes], None]
+"""Sends the frames of answers to a peer."""
 
 _Template = tuple[bytes, int, int]
 """A format for opaque, physical offset and queue offset, and the range of queue offsets with its number of digits."""
@@ -93,3 +100,24 @@ class SendAnswers:
             "queueId": queue_id,
             "queueOffset": queue_offset,
         }
+
+
+@attrs.define(eq=False)
+class HeldAnswers:
+    """Answers to one peer that are held until they are released, and pass through from then on."""
+
+    _push: Push
+    _frames: list[bytes] | None = attrs.field(factory=list[bytes])
+
+    def push(self, frames: bytes) -> None:
+        if self._frames is None:
+            self._push(frames)
+        else:
+            self._frames.append(frames)
+
+    async def release_after(self, condition: Callable[[], Awaitable[None]]) -> None:
+        """Wait for a condition, then send what has been held; if this is cancelled, nothing is sent."""
+        await condition()
+        frames, self._frames = self._frames or [], None
+        if frames:
+            self._push(b"".join(frames))

@@ -112,6 +112,39 @@ class Dispatcher:
 
             self._waiting[code] = wait
 
+    def hold_answers(
+        self, codes: Iterable[int], is_settled: Callable[[], bool], settled: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Send answers to requests with these codes when `settled` returns; at once if it `is_settled` already."""
+
+        def held(handler: Handler) -> Handler:
+            def handle(connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
+                answer = handler(connection, request)
+                if is_settled():
+                    return answer
+                self.start_soon(send_later, connection, request, answer)
+                return None
+
+            return handle
+
+        def waiting(handler: WaitingHandler) -> WaitingHandler:
+            async def handle(connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
+                answer = await handler(connection, request)
+                await settled()
+                return answer
+
+            return handle
+
+        async def send_later(connection: ServerConnection, request: RemotingCommand, answer: RemotingCommand | None) -> None:
+            await settled()
+            _send_answer(connection, request, answer)
+
+        for code in codes:
+            if code in self._handlers:
+                self._handlers[code] = held(self._handlers[code])
+            else:
+                self._waiting[code] = waiting(self._waiting[code])
+
     def start_soon(self, answer_later: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run the rest of a handler that has returned None in a task of its own."""
         assert self.nursery is not None, "requests are handled while the server serves"

@@ -41,6 +41,9 @@ TOPIC_ATTRIBUTES: Mapping[str, Collection[str] | None] = {
 }
 """The attribute keys of topics and the values that are valid here; None means any number."""
 
+CHANGES_OF_TOPICS = (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
+"""Requests that are answered once the name servers know the topics, so that who has created one may ask for its route."""
+
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Administration:

@@ -79,7 +79,14 @@ class Peer:
 
     def send(self, topic: str, body: bytes = b"hello", queue_id: int = 0, **properties: str) -> RemotingCommand:
         """Send one message."""
-        ext = {
+        return self.ask(RequestCode.SEND_MESSAGE_V2, self._fields_of_send(topic, queue_id, properties), body)
+
+    async def send_waiting(self, topic: str, body: bytes = b"hello", queue_id: int = 0, **properties: str) -> RemotingCommand:
+        """Send one message, whose answer waits until the name servers know its topic if that is new."""
+        return await self.ask_waiting(RequestCode.SEND_MESSAGE_V2, self._fields_of_send(topic, queue_id, properties), body)
+
+    def _fields_of_send(self, topic: str, queue_id: int, properties: Mapping[str, str]) -> Mapping[str, Any]:
+        return {
             "a": "pg",
             "b": topic,
             "c": "TBW102",
@@ -93,7 +100,6 @@ class Peer:
             "k": "false",
             "m": "false",
         }
-        return self.ask(RequestCode.SEND_MESSAGE_V2, ext, body)
 
     def pull(self, topic: str, offset: int = 0, group: str = "g", **fields: Any) -> int:
         """Send a pull that carries its subscription; return its opaque."""

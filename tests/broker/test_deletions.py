@@ -34,8 +34,8 @@ async def test_a_slave_learns_of_deletions_by_the_log(tmp_path: Path) -> None:
     async with open_group(tmp_path) as group, group.desk("m") as master, group.desk("s", **SLAVE) as slave:
         await until(lambda: joined(master))
         client = master.peer()
-        client.send("T", b"old")
-        client.send("U", b"other")
+        await client.send_waiting("T", b"old")
+        await client.send_waiting("U", b"other")
         await until(lambda: slave.broker.store.max_offset("T", 0) == 1)
         sync = slave.broker.replication.sync
         assert sync is not None
@@ -49,7 +49,7 @@ async def test_a_slave_learns_of_deletions_by_the_log(tmp_path: Path) -> None:
         await until(lambda: slave.broker.store.min_offset("T", 0) == 1)
         await until(lambda: slave.broker.groups.get("g") is None)
         assert slave.broker.topics.get("T") is None
-        client.send("T", b"new")
+        await client.send_waiting("T", b"new")
         await until(lambda: slave.broker.store.max_offset("T", 0) == 2)
         await sync.round(sync.master)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ class Register:
     answer_ext: dict[str, str] = attrs.field(factory=dict[str, str])
     answer_body: bytes = b""
     changed: bool = False
+    is_silent: bool = False
+    """Whether requests get no answer, until `speak` is called."""
+    unanswered: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     news: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     gone: trio.Event = attrs.field(factory=trio.Event)
@@ -44,16 +48,25 @@ class Register:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def handle(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    def handle(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
         self.requests.append(request)
         self.news.set()
         self.news = trio.Event()
+        if self.is_silent:
+            self.unanswered.append(lambda: connection.answer(request))
+            return None
         if request.code == RequestCode.QUERY_DATA_VERSION:
             return request.response(ext={"changed": self.changed})
         if request.code == RequestCode.REGISTER_BROKER and self.refuse:
             self.refuse -= 1
             return request.response(ResponseCode.SYSTEM_ERROR, remark="no")
         return request.response(ext=self.answer_ext, body=self.answer_body)
+
+    def speak(self) -> None:
+        """Answer what has been asked, and all that follows."""
+        self.is_silent = False
+        for answer in self.unanswered:
+            answer()
 
     async def requests_received(self, count: int) -> list[RemotingCommand]:
         """Wait until it has received this number of requests."""
@@ -132,6 +145,66 @@ async def test_a_new_topic_is_registered_at_once_and_alone(tmp_path: Path) -> No
         assert topics_of(change) == {"T1", "T2"}
         version = loads(change.body)["topicConfigSerializeWrapper"]["dataVersion"]
         assert version == desk.broker.topics.version.to_json()
+
+
+TOPIC = {"topic": "T1", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+SEND = {"a": "p", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0", "k": "false"}
+BATCH = struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"x" + struct.pack(">h", 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body"),
+    [
+        (RequestCode.SEND_MESSAGE_V2, SEND, b"message"),
+        (RequestCode.SEND_BATCH_MESSAGE, {**SEND, "m": "true"}, BATCH),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC, b""),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, {"topicConfigList": [{**TOPIC, "topicName": "T1"}]}),
+    ],
+)
+async def test_who_creates_a_topic_is_answered_once_it_has_a_route(
+    tmp_path: Path, code: int, fields: Mapping[str, Any], body: Any
+) -> None:
+    """A consumer that starts right after the answer finds the topic."""
+    async with open_register() as register, open_desk(tmp_path, namesrv_addr=register.address) as desk:
+        peer = desk.peer()
+        register.is_silent = True
+
+        opaque = peer.post(code, fields, body)
+        _, change = await register.requests_received(2)
+
+        assert topics_of(change) == {"T1"}
+        assert peer.answer(opaque) is None
+        register.speak()
+        await until(lambda: peer.answer(opaque))
+
+
+async def test_a_name_server_that_hangs_holds_no_answer_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message is stored, and its sender has a deadline; sends to topics that exist are answered at once."""
+    monkeypatch.setattr(registration, "KNOWN_SECONDS", 0.01)
+    async with open_register() as register, open_desk(tmp_path, namesrv_addr=register.address) as desk:
+        peer = desk.peer()
+        register.is_silent = True
+
+        opaque = peer.post(RequestCode.SEND_MESSAGE_V2, SEND, b"message")
+        await register.requests_received(2)
+        assert peer.send("T1").code == ResponseCode.SUCCESS
+
+        await until(lambda: peer.answer(opaque))
+
+
+async def test_a_name_server_that_is_lost_holds_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows no broker any more, so there is nothing to wait for."""
+    monkeypatch.setattr(registration, "KNOWN_SECONDS", 3600)
+    async with open_register() as register, open_desk(tmp_path, namesrv_addr=register.address) as desk:
+        peer = desk.peer()
+        register.is_silent = True
+        opaque = peer.post(RequestCode.SEND_MESSAGE_V2, SEND, b"message")
+        await register.requests_received(2)
+
+        register.scope.cancel()
+
+        with trio.fail_after(60):
+            await until(lambda: peer.answer(opaque))
 
 
 async def test_a_name_server_that_wants_everything_gets_it(tmp_path: Path) -> None:

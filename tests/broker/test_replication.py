@@ -78,7 +78,7 @@ async def test_a_slave_finds_its_master_and_becomes_like_it(tmp_path: Path) -> N
     """Log, topics and consumer offsets arrive; pulls are served by the slave, sends are not."""
     async with open_group(tmp_path) as group, group.desk("m") as master, group.desk("s", **SLAVE) as slave:
         client = master.peer()
-        client.send("T1", b"one")
+        await client.send_waiting("T1", b"one")
         client.heartbeat("g", "T1")
         master.broker.offsets.commit("g", "T1", 0, 1)
         await until(lambda: joined(master))
@@ -110,8 +110,8 @@ async def test_a_slave_forgets_what_its_master_deletes_and_writes_down_what_it_h
         await until(lambda: sync.master is not None)
         assert sync.master is not None
         client = master.peer()
-        client.send("Short", b"", DELAY="1")
-        client.send("Gone", b"")
+        await client.send_waiting("Short", b"", DELAY="1")
+        await client.send_waiting("Gone", b"")
         client.heartbeat("leaving", "Gone")
         await until(lambda: master.broker.delay.offsets()[1] == 1)
         await until(lambda: slave.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1)
@@ -140,13 +140,13 @@ async def test_a_slave_serves_a_topic_that_its_master_had_no_time_to_tell_of(tmp
             assert sync is not None
             await until(lambda: joined(master) and sync.rounds)
             client = master.peer()
-            client.send("Gone", b"deleted")
+            await client.send_waiting("Gone", b"deleted")
             await until(lambda: slave.broker.store.max_offset("Gone", 0) == 1)
             address = Address.parse(master.broker.address)
             await sync.round(address)
             await client.ask_waiting(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
             await sync.round(address)
-            client.send("Late", b"one")
+            await client.send_waiting("Late", b"one")
             await until(lambda: slave.broker.store.max_offset("Late", 0) == 1)
             reader = slave.peer()
             assert "Late" not in slave.broker.topics.topics
@@ -345,7 +345,7 @@ async def test_no_group_gets_beyond_the_end_of_a_queue(tmp_path: Path) -> None:
         await until(lambda: joined(master))
         client = master.peer()
         for _ in range(10):
-            client.send("T", b"one")
+            await client.send_waiting("T", b"one")
         client.heartbeat("g", "T")
         fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 30}
         assert client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == ResponseCode.SUCCESS

@@ -190,7 +190,7 @@ async def test_a_demoted_master_refuses_sends_and_names_its_role(tmp_path: Path)
     """It registers with its new id, serves what it has, and delivers no delayed message."""
     async with open_group(tmp_path) as group, group.desk("a", message_delay_level="1s") as desk:
         client = desk.peer()
-        client.send("T1", b"one")
+        await client.send_waiting("T1", b"one")
         client.send("T1", b"later", DELAY="1")
 
         await desk.broker.role.change(Role.SLAVE, 1, "test")
