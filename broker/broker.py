@@ -223,10 +223,7 @@ class Broker:
         adopt_stored_topics(self.topics, self.store)
 
     def _register_services(self) -> None:
-        """Register the request codes of each service.
-
-        In DLedger mode a change of a table is answered once it is committed. A new topic is answered once it has a route.
-        """
+        """Register the request codes; a change of a replicated table is answered once committed, a new topic once routed."""
         services: list[Service] = [self.pulls, self.clients, self.registration, self.settings, *self._other_services()]
         for service in services:
             service.register(self.dispatcher)

@@ -40,7 +40,7 @@ def test_a_store_is_scanned_while_its_broker_writes(tmp_path: Path) -> None:
         try:
             options = read_options({"storePath": str(tmp_path / "0"), "subscribe": "T", "verifyCrc": "true"}, streaming=False)
             catalog = open_catalog(options)
-            while len(counts) < SCANS or counts[-1] == 0:
+            while sender.is_alive() and (len(counts) < SCANS or counts[-1] == counts[0]):
                 catalog = open_catalog(options)
                 found: dict[int, list[int]] = {}
                 for task in catalog.plan(batch_ranges(catalog, options), options):

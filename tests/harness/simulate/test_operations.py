@@ -28,7 +28,7 @@ def test_a_restored_master_gives_way_to_its_slave_although_that_was_killed_too()
         short = attrs.evolve(pair, life_seconds=2.0, lives=3, ends=(End.KILL,) * 3, outage_seconds=(0.5,) * 3)
         return attrs.evolve(short, restores=True, accepts_loss=False, workloads=("plain", "groups"))
 
-    outcome = simulate_cluster(34, mend)
+    outcome = simulate_cluster(13, mend)
 
     assert outcome.violations == []
     assert outcome.counts["restored_backup"] > 0

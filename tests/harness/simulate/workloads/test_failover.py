@@ -20,4 +20,4 @@ def test_every_send_is_timed_while_one_way_is_open() -> None:
         outcome = simulate_cluster(3, mend)
 
     assert outcome.violations == []
-    assert outcome.counts["sends_timed"] > 50
+    assert outcome.counts["sends_timed"] > 20
