@@ -37,6 +37,8 @@ class Operations:
     """Held while nodes are stopped and started."""
     demoted: set[Node] = attrs.field(factory=set[Node])
     """Former masters that are now slaves; messages that only they have may be lost."""
+    _lacking: set[Node] = attrs.field(factory=set[Node])
+    """Nodes that have lost copies of acknowledged messages, until they have got them again."""
     _backup: tuple[Node, DiskBackup] | None = None
     _refused_at: dict[Node, float] = attrs.field(factory=dict[Node, float])
 
@@ -54,6 +56,7 @@ class Operations:
             await trio.sleep(LOOK_SECONDS)
             for node in self.scene.slaves:
                 self._look_at(node)
+                self._lacks(node)
             if self.draw.restores and self.rng.random() < LOOK_SECONDS / self.draw.life_seconds:
                 self._back_up()
             async with self.lock:
@@ -72,7 +75,15 @@ class Operations:
         """Stop a node; one that loses power may lose the end of its log."""
         if end is End.POWER:
             self._lost_by_name(node)
+            if node is not self.scene.master:  # a master syncs what it acknowledges, or nobody expects it to be there
+                self._lacking.add(node)
         await node.process.end(end)
+
+    def _lacks(self, node: Node) -> bool:
+        """Whether a slave has lost copies of acknowledged messages and may not have got them again."""
+        if node in self._lacking and _has_all_acknowledged(node, self.scene.master):
+            self._lacking.discard(node)
+        return node in self._lacking
 
     def _lost_by_name(self, *nodes: Node) -> None:
         self.history.named_losses += [NamedLoss(node.host, trio.current_time()) for node in nodes]
@@ -103,10 +114,20 @@ class Operations:
     async def promote(self, end: End, outage_seconds: float) -> None:
         """Stop the master, start the slave with the longest log as the master, and the old master as its slave.
 
-        Acknowledged messages are on a slave, so this loses no more than a kill would, however the master ends.
+        Acknowledged messages are on a slave, so this loses no more than a kill would, however the master ends. But a slave
+        that has lost copies may not have got them again, and then its master is the only node that has them; that slave is
+        not promoted, and a node only crashes.
         """
+        if self._lacks(max(self.scene.slaves, key=_progress)):
+            self.scene.fabric.count("slave_not_promoted")
+            await self.crash(end, outage_seconds)
+        else:
+            await self._replace_master(end, outage_seconds)
+
+    async def _replace_master(self, end: End, outage_seconds: float) -> None:
         scene, master = self.scene, self.scene.master
         scene.note(f"{master.host} ends by {end.value}, and a slave takes its place")
+        scene.fabric.count("slave_promoted")
         slave = max(scene.slaves, key=_progress)
         self.history.promotions.append(scene.epoch)
         if _has_shown_more(master, slave):
@@ -146,10 +167,8 @@ class Operations:
             ahead = [node for node in scene.slaves if _log_end(node) > copied_end]
             unanswered = any(_readable_end(node) <= copied_end for node in ahead)
             killed = [node for node in ahead if self.rng.random() < 0.7]
-        followed = any(
-            _progress(node)[0] == _last_epoch(master) for node in scene.slaves
-        )  # else the only copy would be replaced
-        if self._backup is None or self._backup[0] is not master or unanswered or not followed:
+        copied = any(_has_all_acknowledged(node, master) for node in scene.slaves)  # else the only copy would be replaced
+        if self._backup is None or self._backup[0] is not master or unanswered or not copied:
             await self.crash(End.KILL, outage_seconds)
             return
         scene.note(f"{master.host} is restored from a backup")
@@ -161,6 +180,7 @@ class Operations:
             await node.process.end(End.KILL)
             scene.fabric.count("slave_killed_before_restore")
         master.machine.restore(self._backup[1])
+        self._lacking.add(master)
         await trio.sleep(outage_seconds)
         self.heal()
         for node in killed:
@@ -168,7 +188,7 @@ class Operations:
         await self.nursery.start(master.process.run)
         scene.note(f"{master.host} is back with what it had when its backup was made")
         await trio.sleep(scene.life_seconds * self.rng.random() * 0.5)
-        await self.promote(End.KILL, outage_seconds)
+        await self._replace_master(End.KILL, outage_seconds)
 
     async def _settle(self) -> None:
         """Accept the loss that a slave refuses, if the run may lose anything or the slave was the master."""
@@ -183,6 +203,7 @@ class Operations:
             self.scene.note(f"the log of {node.host} is cut at {at}")
             await node.process.end(End.CLEAN)
             self._lost_by_name(node)
+            self._lacking.add(node)
             with node.machine.disk.no_faults():
                 node.machine.disk.faults.capacity = None  # the cut part is moved to another file, for which there must be space
                 cut_log(node.machine.disk, node.config.store_path_root_dir, at)
@@ -216,11 +237,11 @@ def _progress(node: Node) -> tuple[int, int]:
     return (last.number if last is not None else 0, node.broker.store.log.max_offset)
 
 
-def _last_epoch(master: Node) -> int:
-    """The last epoch of a running master, or 0."""
+def _has_all_acknowledged(slave: Node, master: Node) -> bool:
+    """Whether a slave has followed a running master in its epoch, and has all that the master has acknowledged."""
     service = _classic(master).service if master.broker is not None else None
     last = service.epochs.last if service is not None else None
-    return last.number if last is not None else 0
+    return service is not None and last is not None and _progress(slave) >= (last.number, service.acks.confirmed)
 
 
 def _has_shown_more(master: Node, slave: Node) -> bool:

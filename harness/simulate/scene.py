@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from math import inf
 from typing import Generic, TypeVar
 
 import attrs
@@ -46,6 +47,8 @@ class Process(Generic[Server]):
     """The server while it serves; None as soon as its end begins, even if it still stops cleanly."""
     ended_by: End | None = None
     """How the process ended; None while it runs."""
+    ended_at: float = -inf
+    """When it was last told to end."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _stop: trio.Event = attrs.field(factory=trio.Event)
     _ended: trio.Event = attrs.field(factory=trio.Event)
@@ -83,7 +86,7 @@ class Process(Generic[Server]):
 
     async def end(self, end: End) -> None:
         """End the process by a clean stop, a kill or a power cut."""
-        self.ended_by = end
+        self.ended_by, self.ended_at = end, trio.current_time()
         self.server = None  # a process that stops cleanly still works, but it no longer counts as serving
         if end is End.CLEAN:
             self._dead = False
@@ -204,8 +207,9 @@ class Scene:
         """How many nodes have a message at the moment when its producer is answered; None if that cannot be judged."""
         # A node that stops cleanly still replicates for a while, and one that starts does before `server` is set.
         stops = any(node.process.ended_by is End.CLEAN or node.process.starts for node in self.nodes)
-        # A copy may be lost with a node that has ended since the message was sent.
-        if put.answered != put.epoch or self.history.copies == 1 or stops:
+        # A copy may be lost with a node that has ended since the message was sent, and an answer may have been in transit then.
+        ended = any(node.process.ended_at >= put.sent_at for node in self.nodes)
+        if ended or self.history.copies == 1 or stops:
             return None
         return sum(_holds(node, put) for node in self.nodes)
 

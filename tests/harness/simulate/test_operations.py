@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import attrs
 import pytest
+import trio
 
-from harness.simulate.cluster import simulate_cluster
+from harness.simulate.cluster import ClusterRun, simulate_cluster
 from harness.simulate.cluster_draw import ClusterDraw
+from harness.simulate.nodes import simulate
 from harness.simulate.surroundings import NO_TROUBLE
+from ledgermq.testing.checkers import CLUSTER_CHECKERS
 from ledgermq.testing.history import End
 from ledgermq.testing.logs import logs_silenced
 
@@ -20,7 +23,8 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def test_a_restored_master_gives_way_to_its_slave_although_that_was_killed_too() -> None:
+@pytest.mark.parametrize("seed", [13, pytest.param(62, marks=pytest.mark.slow)])
+def test_a_restored_master_gives_way_to_its_slave_although_that_was_killed_too(seed: int) -> None:
     """Nothing acknowledged is lost, and what the old master had put meanwhile is cut by name."""
 
     def mend(draw: ClusterDraw) -> ClusterDraw:
@@ -28,9 +32,37 @@ def test_a_restored_master_gives_way_to_its_slave_although_that_was_killed_too()
         short = attrs.evolve(pair, life_seconds=2.0, lives=3, ends=(End.KILL,) * 3, outage_seconds=(0.5,) * 3)
         return attrs.evolve(short, restores=True, accepts_loss=False, workloads=("plain", "groups"))
 
-    outcome = simulate_cluster(13, mend)
+    outcome = simulate_cluster(seed, mend)
 
     assert outcome.violations == []
     assert outcome.counts["restored_backup"] > 0
     assert outcome.counts["slave_killed_before_restore"] > 0
     assert outcome.counts["cut_by_name"] > 0
+
+
+class OnlyCopyRun(ClusterRun):
+    """A run whose slave loses power and is to be promoted before it has joined its master again."""
+
+    async def live(self, nursery: trio.Nursery) -> None:
+        (slave,) = self.scene.slaves
+        while sum(put.acknowledged for put in self.history.puts) < 10:  # noqa: ASYNC110 - no event is set for this
+            await trio.sleep(0.01)
+        async with self.operations.lock:
+            while slave.process.ended_at < 0:  # either node may crash
+                await self.operations.crash(End.POWER, outage_seconds=0.0)
+            await self.operations.promote(End.KILL, outage_seconds=0.0)
+
+
+def test_a_slave_that_has_lost_its_copies_is_not_promoted_before_it_has_got_them_again() -> None:
+    """Its master is the only node that has them, and an operator who gave that up would lose them."""
+    pair = attrs.evolve(
+        ClusterDraw.of(1), nodes=2, sync_master=True, in_sync_replicas=2, around=NO_TROUBLE, workloads=("plain",)
+    )
+    draw = attrs.evolve(pair, sync_flush=True, slaves_sync_flush=False, disk_errors=False, slave_fails=True)
+    run = OnlyCopyRun.of(draw)
+
+    outcome = simulate(run, CLUSTER_CHECKERS)
+
+    assert outcome.violations == []
+    assert outcome.counts["slave_not_promoted"] == 1
+    assert run.scene.master is run.scene.nodes[0]
