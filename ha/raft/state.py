@@ -50,6 +50,8 @@ class Leadership:
     round: int = 0
     round_ticks: deque[tuple[int, int]] = attrs.field(factory=deque[tuple[int, int]])
     """The latest rounds of heartbeats: the number of each and the tick when it was sent."""
+    commit_due: bool = False
+    """Whether the commit index is sent now, also to followers for which there are no entries."""
     round_due: bool = False
     """Whether reads wait for a round that has not begun."""
     reads: list[PendingRead] = attrs.field(factory=list[PendingRead])
@@ -122,8 +124,19 @@ class State:
 
     @property
     def promotable(self) -> bool:
-        """Whether this node may campaign: it is a voter, it is not forgetful, and no snapshot waits to be installed."""
-        return self.configuration.votes(self.id) and not self.forgetful and self.snapshot is None
+        """Whether this node may campaign: it is a voter, it is not forgetful, and no snapshot waits to be installed.
+
+        Thesis §4.2.2: A node that the newest configuration removes campaigns until that is committed, without a vote of its
+        own. If that entry is on this disk alone, the others still need a majority of the old voters, perhaps with this node,
+        which refuses them its vote because their logs are behind.
+        """
+        log = self.log
+        votes = self.configuration.votes(self.id) or (
+            log.configuration_index > self.commit_index
+            and len(log.configurations) > 1
+            and log.configurations[-2][1].votes(self.id)
+        )
+        return votes and not self.forgetful and self.snapshot is None
 
     @property
     def bound_to_leader(self) -> bool:

@@ -90,6 +90,33 @@ def test_leader_outside_the_new_configuration_steps_down_when_it_is_committed() 
     assert [name for name in group.leaders() if name != "a"]
 
 
+def test_server_outside_its_newest_configuration_campaigns_until_that_is_committed() -> None:
+    """Thesis §4.2.2: Its entry may be missing on the others, whose old majority then needs the vote of exactly this server."""
+    group = with_learners("ab", "cde")
+    leader = group["a"]
+    leader.propose(leader.raft.plan_change((C, D, E)))
+    while leader.raft.configuration != Configuration((C, D, E)):
+        group.collect()
+        if group.network:
+            group.deliver(group.network.popleft())
+        else:
+            for node in group.nodes.values():
+                node.sync()
+    leader.sync()
+
+    group.network.clear()
+    for node in group.nodes.values():
+        node.start()
+    joint = {name for name in "bcde" if group[name].raft.configuration.joint}
+    group["a"].raft.timers.election.start(1)
+    group.tick(3 * leader.settings.election_ticks_max)
+
+    assert joint == set("bcde")
+    [elected] = group.leaders()
+    assert group[elected].raft.configuration == Configuration((C, D, E))
+    assert elected in "cde"
+
+
 def test_removed_server_does_not_disrupt_the_cluster() -> None:
     """§6: If a server receives a RequestVote RPC within the minimum election timeout of hearing a leader, it ignores it."""
     group = Group.of("abc")
