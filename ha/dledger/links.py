@@ -22,6 +22,7 @@ from ...world.workers import Workers
 from ..envelopes import NONCE_SIZE
 from ..errors import HaError, HaProtocolError, HaRefused, WrongRaftDialect
 from ..raft.messages import Append, Message
+from ..raft.quorum import Configuration
 from ..raft.units import PeerId
 from .group_records import read_configuration
 from .handshake import Dialler, Hello, Listener, LogBeginning, NodeCard
@@ -194,6 +195,10 @@ class Link:
             await self._wake.wait()
 
 
+def _configuration_in(body: bytes) -> Configuration:
+    return read_configuration(body).configuration
+
+
 def _entries_size(message: Message) -> int:
     """The bytes of the entries in a message."""
     return message.batch.size_bytes if isinstance(message, Append) and message.batch is not None else 0
@@ -225,6 +230,8 @@ class Links:
     secrets: Randomness
     deliver: Callable[[Message], None]
     """Called with each received message."""
+    on_delivered: Callable[[], None]
+    """Called after the messages that were received together."""
     on_connected: Callable[[PeerId], None]
     """Called when entries can be sent to a peer again."""
     on_disconnected: Callable[[PeerId], None]
@@ -400,11 +407,13 @@ class Links:
         frames = reader.feed(rest)
         while True:
             for kind, content in frames:
-                message = decode_message(kind, content, peer, own, lambda body: read_configuration(body).configuration)
+                message = decode_message(kind, content, peer, own, _configuration_in)
                 answered = answered_lane(message)
                 if answered is not None and (peer, answered) in self.outgoing:
                     self.outgoing[peer, answered].unanswered_since = None
                 self.deliver(message)
+            if frames:
+                self.on_delivered()
             count = await stream.receive_into(reader.room())
             if not count:
                 return

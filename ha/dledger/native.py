@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import attrs
 
@@ -70,10 +71,20 @@ _PLAIN: tuple[tuple[int, type, Layout], ...] = (
 """Messages whose fields are those of their layout, after the sender and receiver, which the connection determines."""
 KIND_READ_INDEX_RESPONSE, KIND_APPEND_RESPONSE, KIND_APPEND, KIND_INSTALL_SNAPSHOT = 10, 11, 12, 13
 
-_KIND_OF = {message: (kind, layout) for kind, message, layout in _PLAIN}
+
+def _fields_of(layout: Layout) -> Callable[[Message], tuple[int, ...]]:
+    """A function that returns the fields of a message in the order of its layout."""
+    first, *others = (field.name for field in layout.fields)
+    return attrgetter(first, *others) if others else lambda message: (getattr(message, first),)
+
+
+_KIND_OF: dict[type, tuple[int, Callable[..., bytes], Callable[[Message], tuple[int, ...]]]] = {
+    message: (kind, layout.codec.pack, _fields_of(layout)) for kind, message, layout in _PLAIN
+}
 _PLAIN_OF = {kind: (message, layout) for kind, message, layout in _PLAIN}
 _HEAD_FIELDS = struct.Struct(">ii")
 _unpack_header = ENTRY.codec.unpack_from
+_unpack_frame, _FRAME_SIZE = FRAME.codec.unpack_from, FRAME.size
 
 
 @attrs.frozen(eq=False)
@@ -93,23 +104,31 @@ class BeginAnew:
     configuration_body: bytes
 
 
+_ENTRIES_MESSAGES = (Append, InstallSnapshot)
+_ASKING = (Heartbeat, PreVoteRequest, InstallSnapshot)
+_ANSWERED_LANES: dict[type, int] = {
+    AppendResponse: LANE_ENTRIES,
+    HeartbeatResponse: wire.LANE_CONTROL,
+    PreVoteResponse: wire.LANE_CONTROL,
+    StaleTerm: wire.LANE_CONTROL,
+}
+
+
 def lane_of(message: Message) -> int:
     """The lane of a message: entries, and messages that must stay in order with them, have a separate one."""
-    return LANE_ENTRIES if isinstance(message, Append | InstallSnapshot) else wire.LANE_CONTROL
+    return LANE_ENTRIES if isinstance(message, _ENTRIES_MESSAGES) else wire.LANE_CONTROL
 
 
 def asks_for_answer(message: Message) -> bool:
     """Whether the receiver answers this message, so that silence after it shows that the connection carries nothing."""
     if isinstance(message, Append):
         return message.batch is not None
-    return isinstance(message, Heartbeat | PreVoteRequest | InstallSnapshot)
+    return isinstance(message, _ASKING)
 
 
 def answered_lane(message: Message) -> int | None:
     """The lane of the messages that this one answers; None if it answers none of those in `asks_for_answer`."""
-    if isinstance(message, AppendResponse):
-        return LANE_ENTRIES
-    return wire.LANE_CONTROL if isinstance(message, HeartbeatResponse | PreVoteResponse | StaleTerm) else None
+    return _ANSWERED_LANES.get(type(message))
 
 
 # ------------------------------------------------------------------------------------------------------------------ encoding
@@ -117,6 +136,10 @@ def answered_lane(message: Message) -> int | None:
 
 def encode_message(message: Message) -> Parts:
     """Return the parts of a frame, to be sent in order; entries are views of the leader's file."""
+    plain = _KIND_OF.get(type(message))
+    if plain is not None:
+        kind, pack, fields_of = plain
+        return _frame(kind, pack(*fields_of(message)))
     if isinstance(message, Append):
         position, entries = 0, memoryview(b"")
         if message.batch is not None:
@@ -135,15 +158,13 @@ def encode_message(message: Message) -> Parts:
         return _frame(KIND_INSTALL_SNAPSHOT, fields, memoryview(begin.configuration_body))
     if isinstance(message, AppendResponse):
         return _frame(KIND_APPEND_RESPONSE, _append_response(message))
-    if isinstance(message, ReadIndexResponse):
-        known = message.index is not None
-        index = message.index if message.index is not None else NO_INDEX
-        return _frame(
-            KIND_READ_INDEX_RESPONSE,
-            wire.READ_INDEX_RESPONSE.codec.pack(message.term, message.context, known, index),
-        )
-    kind, layout = _KIND_OF[type(message)]
-    return _frame(kind, layout.codec.pack(*(getattr(message, field.name) for field in layout.fields)))
+    assert isinstance(message, ReadIndexResponse), f"no frame is known for a {type(message).__name__}"
+    known = message.index is not None
+    index = message.index if message.index is not None else NO_INDEX
+    return _frame(
+        KIND_READ_INDEX_RESPONSE,
+        wire.READ_INDEX_RESPONSE.codec.pack(message.term, message.context, known, index),
+    )
 
 
 def _append_response(message: AppendResponse) -> bytes:
@@ -164,8 +185,10 @@ _NO_BYTES = memoryview(b"")
 
 def _frame(kind: int, fields: bytes, body: memoryview = _NO_BYTES) -> Parts:
     size = len(fields) + len(body)
-    crc = crc32(_HEAD_FIELDS.pack(size, kind), crc32(body, crc32(fields)))
-    head = FRAME.codec.pack(size, kind, crc) + fields
+    crc = crc32(fields)
+    if len(body):
+        crc = crc32(body, crc)
+    head = FRAME.codec.pack(size, kind, crc32(_HEAD_FIELDS.pack(size, kind), crc)) + fields
     return (head, body) if len(body) else (head,)
 
 
@@ -229,20 +252,21 @@ class FrameReader:
             return frames
         self._filled += count
         at = 0
-        while self._filled - at >= FRAME.size:
-            size, kind, crc = FRAME.codec.unpack_from(self._small, at)
+        while self._filled - at >= _FRAME_SIZE:
+            size, kind, crc = _unpack_frame(self._small, at)
             if not 0 <= size <= self.frame_max:
                 raise HaProtocolError(f"a frame of {size} bytes on the Raft port, at most {self.frame_max} are allowed")
-            begin = at + FRAME.size
+            begin = at + _FRAME_SIZE
             if begin + size > self._filled:
-                if FRAME.size + size > len(self._small):
+                if _FRAME_SIZE + size > len(self._small):
                     self._begin_long(begin, size, kind, crc)
                     return frames
                 break
             frames.append(_checked(kind, crc, memoryview(bytes(self._small[begin : begin + size]))))
             at = begin + size
-        self._small[: self._filled - at] = self._small[at : self._filled]
         self._filled -= at
+        if self._filled:
+            self._small[: self._filled] = self._small[at : at + self._filled]
         return frames
 
     def _begin_long(self, begin: int, size: int, kind: int, crc: int) -> None:

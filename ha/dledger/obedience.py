@@ -27,6 +27,28 @@ BULK_BYTES = 64 * 1024
 """At least this many bytes of entries that were committed before they arrived show that this node is catching up."""
 
 
+def write_now(ledger: Ledger, ready: Ready) -> bool:
+    """Do the disk operations of a Ready at once if it has none but one append; return False if others are due, or it failed.
+
+    Raises:
+        LedgerGap: the entries do not continue the ledger. Nothing was appended.
+    """
+    if ready.hard_state is not None or ready.snapshot is not None or ready.truncate_from is not None:
+        return False
+    if not ready.appends:
+        return True
+    [piece, *others] = ready.appends
+    if others or piece.batch.configurations:
+        return False
+    try:
+        write_slice(ledger, piece)
+    except LedgerGap:
+        raise
+    except (OSError, StoreError):
+        return False  # `write` fails likewise, reports that, and tries again
+    return True
+
+
 async def write(ledger: Ledger, piece: Slice) -> None:
     """Append received entries.
 

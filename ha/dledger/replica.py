@@ -23,7 +23,6 @@ from ...world.real import World
 from ..errors import HaError, LeadershipLost, TooManyPending
 from ..raft.core import Raft
 from ..raft.errors import RaftError, Refused
-from ..raft.messages import Heartbeat, HeartbeatResponse
 from ..raft.quorum import Configuration
 from ..raft.ready import Ready
 from ..raft.roles import Role
@@ -40,7 +39,7 @@ from .layout import CHANNEL_CONFIGURATION
 from .ledger import Ledger, Placed
 from .links import Links
 from .log_reader import LedgerReader
-from .obedience import begin_anew, catches_up, truncate, write
+from .obedience import begin_anew, catches_up, truncate, write, write_now
 from .settings import ReplicaSettings
 from .status import Leading, ReplicaStatus, status_of
 from .ticking import Ticking
@@ -109,7 +108,7 @@ class Replica:
             settings.sync,
             settings.flush_seconds,
             settings.checkpoint_seconds,
-            self._wake,
+            self._work_at_once,
             lambda: self.hand_over("its disk fails to sync"),
         )
         if isinstance(self.core, Raft):
@@ -123,6 +122,7 @@ class Replica:
                 world.workers,
                 world.secrets,
                 self._deliver,
+                self._work_at_once,
                 self._connected,
                 self._disconnected,
             )
@@ -136,7 +136,7 @@ class Replica:
                 propose=self.propose,
                 when_committed=self.when_committed,
             )
-            self.links = JavaLinks(settings.group, settings.self_id, world.network, world.clock, self._deliver, clients)
+            self.links = JavaLinks(settings.group, settings.self_id, world.network, world.clock, self._deliver_java, clients)
         self.links.follow_members(dict(self.addresses()))
         self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
 
@@ -329,10 +329,10 @@ class Replica:
             self.core.step(message)
         except RaftError as error:
             self._stop(str(error))
-        if isinstance(message, Heartbeat | HeartbeatResponse):
-            self._work_at_once()
-        else:
-            self._wake()  # further messages of the same turn are answered together with this one
+
+    def _deliver_java(self, message: Any) -> None:
+        self._deliver(message)
+        self._wake()
 
     def _connected(self, peer: PeerId) -> None:
         self.core.reconnected(peer)
@@ -366,16 +366,16 @@ class Replica:
             self._ticking.plan()
 
     def _work_at_once(self) -> None:
-        """Do the work that is due in this turn; only what needs the disk, or changes the role, wakes the task for it.
+        """Do the work that is due in this turn; the task is woken only for a change of role, or for more than one write.
 
-        An idle node does nothing but send and answer heartbeats, and waking a task costs more than that.
+        Waking a task costs more than sending and answering heartbeats does, and delays a put by a turn of the event loop.
         """
         while self.stopped is None and self._begun is None and (ready := self.core.ready()) is not None:
             self._begun = ready
-            if ready.hard_state is not None or ready.snapshot is not None or ready.must_sync or ready.soft_state is not None:
-                self._wake()
-                return
             try:
+                if ready.soft_state is not None or not write_now(self.ledger, ready):
+                    self._wake()
+                    return
                 self._finish(ready)
             except (HaError, RaftError) as error:
                 self._stop(str(error))

@@ -37,7 +37,8 @@ class Ticking:
     """The time of one node.
 
     A follower's election time-out begins again with each heartbeat. So the deadline of the sleeping task is moved; waking the
-    task each time would double the wake-ups of an idle node.
+    task each time would double the wake-ups of an idle node. A deadline is moved back only when half of the time to it has
+    passed, which is enough to prevent such wake-ups with fewer moves; after an early one the task sleeps again.
     """
 
     core: Ticked
@@ -49,8 +50,9 @@ class Ticking:
     _counted_to: float = 0.0
     """The time up to which ticks have been counted, by the monotonic clock."""
     _due_at: float = inf
-    """The time when the next timer of the core expires."""
-    _sleep: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """The time at which the sleeping task wakes, which is not after the next timer of the core expires."""
+    _sleep: trio.CancelScope | None = None
+    """The sleep of the task; None while it is awake."""
 
     def begin(self) -> None:
         """Count ticks from now on."""
@@ -68,8 +70,11 @@ class Ticking:
 
     def plan(self) -> None:
         """Let the task sleep until the next timer of the core expires; called after the core got any input."""
-        due_at = self._counted_to + max(self.core.ticks_until_due, 1) * self.seconds
-        if abs(due_at - self._due_at) > ROUNDING * self.seconds:
+        if self._sleep is None:
+            return  # the task plans its next sleep itself
+        now = self._counted_to
+        due_at = now + max(self.core.ticks_until_due, 1) * self.seconds
+        if due_at < self._due_at - ROUNDING * self.seconds or 2 * (self._due_at - now) < due_at - now:
             self._due_at = due_at
             self._sleep.deadline = trio.current_time() + max(due_at - self.clock.monotonic(), 0.0)
 
@@ -80,5 +85,6 @@ class Ticking:
             self.plan()
             with self._sleep:
                 await trio.sleep_forever()
+            self._sleep = None
             self.let_time_pass()
             self.on_due()

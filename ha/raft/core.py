@@ -44,6 +44,9 @@ from .units import NO_INDEX, LogIndex, PeerId, Term
 
 _NO_HARD_STATE = HardState()
 
+_REPLICATION = (Append, AppendResponse, Heartbeat, HeartbeatResponse)
+_FROM_LEADER = (Append, Heartbeat, InstallSnapshot)
+
 _Soft: TypeAlias = tuple[Role, Term, PeerId | None, bool, Configuration | None, PeerId | None]
 """The fields of a `SoftState`, in their order; every call of `ready` compares them with the last ones."""
 
@@ -106,8 +109,19 @@ class Raft(State):
 
     def tick(self, count: int = 1) -> None:
         """Let `count` ticks pass."""
+        eventless = min(count, self.ticks_until_due) - 1
+        if eventless > 0:
+            self._skip(eventless)
+            count -= eventless
         for _ in range(count):
             self._tick()
+
+    def _skip(self, ticks: int) -> None:
+        """Let ticks pass at once, in which no timer expires."""
+        self.now += ticks
+        self.timers.skip(ticks)
+        if self.leadership is not None:
+            replication.tick_replicators(self.leadership, ticks)
 
     def _tick(self) -> None:
         self.now += 1
@@ -132,6 +146,8 @@ class Raft(State):
             if self.now - quorum_value(contacts, self.configuration) > settings.election_ticks_max:
                 become_follower(self, Input.QUORUM_LOST, self.term, None)
                 return
+        if timers.commit.tick():
+            led.commit_due = True
         if timers.transfer.tick():
             transfer.abort(led)
         if timers.preferred.tick():
@@ -144,20 +160,7 @@ class Raft(State):
     @property
     def ticks_until_due(self) -> int:
         """How many ticks may pass before a timer expires; the shell may sleep that long."""
-        running = [
-            timer.ticks_left
-            for timer in (
-                self.timers.election,
-                self.timers.vote,
-                self.timers.step_down,
-                self.timers.snapshot,
-                self.timers.heartbeat,
-                self.timers.transfer,
-                self.timers.preferred,
-            )
-            if timer.running
-        ]
-        return min(running, default=self.settings.election_ticks_max)
+        return self.timers.ticks_until_due or self.settings.election_ticks_max
 
     # ---------------------------------------------------------------- messages
 
@@ -168,6 +171,9 @@ class Raft(State):
             Diverged: the leader contradicts committed entries. No entry was removed; the node must not go on.
             TwoLeaders: another node leads this node's own term. Nothing was changed; the node must not go on.
         """
+        if isinstance(message, _REPLICATION) and message.term == self.term:
+            self._dispatch(message)
+            return
         if isinstance(message, PreVoteRequest):
             election.on_pre_vote_request(self, message)
             return
@@ -199,7 +205,7 @@ class Raft(State):
 
     def _dispatch(self, message: Message) -> None:
         """Handle a message of the current term."""
-        if isinstance(message, Append | Heartbeat | InstallSnapshot):
+        if isinstance(message, _FROM_LEADER):
             self._from_leader(message)
         elif isinstance(message, VoteRequest):
             election.on_vote_request(self, message)

@@ -19,6 +19,7 @@ def send_entries(state: State, led: Leadership) -> None:
     for replicator in led.group:
         while replicator.may_send(state.settings) and _send_next(state, led, replicator):
             pass
+    led.commit_due = False
 
 
 def _send_next(state: State, led: Leadership, replicator: Replicator) -> bool:
@@ -34,7 +35,7 @@ def _send_next(state: State, led: Leadership, replicator: Replicator) -> bool:
     if replicator.next_index <= log.written_index:
         bytes_max = settings.probe_bytes_max if probing else settings.append_bytes_max
         batch = state.reader.batch(replicator.next_index, log.written_index, bytes_max)
-    elif not probing and replicator.commit_sent >= state.commit_index:
+    elif not probing and (replicator.commit_sent >= state.commit_index or _may_wait(state, led)):
         return False
     state.send(Append(state.id, replicator.peer, state.term, prev_index, prev_term, state.commit_index, batch))
     replicator.commit_sent = state.commit_index
@@ -44,6 +45,15 @@ def _send_next(state: State, led: Leadership, replicator: Replicator) -> bool:
     if batch is not None:
         replicator.sent(batch.last_index, batch.size_bytes)
     return batch is not None
+
+
+def _may_wait(state: State, led: Leadership) -> bool:
+    """Whether the commit index, which the next entries carry anyway, is not sent yet; start the timer that bounds the wait."""
+    if led.commit_due or not state.settings.commit_ticks:
+        return False
+    if not state.timers.commit.running:
+        state.timers.commit.start(state.settings.commit_ticks)
+    return True
 
 
 def _send_snapshot(state: State, led: Leadership, replicator: Replicator) -> None:
@@ -171,11 +181,11 @@ def probe_reconnected(led: Leadership, peer: PeerId) -> None:
         replicator.probe_from(replicator.match_index + 1)
 
 
-def tick_replicators(led: Leadership) -> None:
+def tick_replicators(led: Leadership, ticks: int = 1) -> None:
     """Send snapshots again that were not answered in time."""
     for replicator in led.group:
         if replicator.mode is Mode.SNAPSHOT:
-            replicator.snapshot_ticks_left -= 1
+            replicator.snapshot_ticks_left -= ticks
             if replicator.snapshot_ticks_left <= 0:
                 replicator.probe_from(replicator.next_index)
 

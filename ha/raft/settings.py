@@ -13,6 +13,9 @@ class Settings:
 
     heartbeat_ticks: int = 5
     """Interval between two rounds of heartbeats of a leader."""
+    commit_ticks: int = 1
+    """For how long a leader that has no entries to send may keep a new commit index from its followers. Most often the next
+    entries carry it, which saves a message to each follower. 0 means that it is sent at once."""
     election_ticks_min: int = 15
     """A node that heard from a leader less than this long ago grants no vote to another node (leader stickiness)."""
     election_ticks_max: int = 30

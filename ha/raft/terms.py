@@ -22,7 +22,7 @@ def become_follower(state: State, cause: Input, term: Term, leader: PeerId | Non
     state.leader = leader
     state.ballot = None
     timers = state.timers
-    for timer in (timers.vote, timers.step_down, timers.heartbeat, timers.transfer, timers.preferred):
+    for timer in (timers.vote, timers.step_down, timers.heartbeat, timers.commit, timers.transfer, timers.preferred):
         timer.stop()
     # Raft §5.2: a higher term alone does not restart the election timer; only a leader or a granted vote does.
     if cause is not Input.HIGHER_TERM or leader is not None or not timers.election.running:

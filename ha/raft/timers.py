@@ -1,4 +1,4 @@
-"""The timers of a node, counted in ticks: SOFA-JRaft's election, vote, step-down and snapshot timer, and three more."""
+"""The timers of a node, counted in ticks: SOFA-JRaft's election, vote, step-down and snapshot timer, and four more."""
 
 from __future__ import annotations
 
@@ -43,7 +43,32 @@ class Timers:
     """In any role: when it expires, the owner should save the state machine."""
     heartbeat: Countdown = attrs.field(factory=Countdown)
     """At a leader: when it expires, the next round of heartbeats is sent."""
+    commit: Countdown = attrs.field(factory=Countdown)
+    """At a leader: when it expires, followers are sent a commit index that no entries have carried meanwhile."""
     transfer: Countdown = attrs.field(factory=Countdown)
     """At a leader: when it expires, a transfer of leadership is aborted."""
     preferred: Countdown = attrs.field(factory=Countdown)
     """At a leader: when it expires, the node looks for a preferred leader."""
+    _all: tuple[Countdown, ...] = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._all = (
+            *(self.election, self.vote, self.step_down, self.snapshot),
+            *(self.heartbeat, self.commit, self.transfer, self.preferred),
+        )
+
+    @property
+    def ticks_until_due(self) -> int:
+        """How many ticks are left of the timer that expires first; 0 if no timer runs."""
+        nearest = 0
+        for timer in self._all:
+            left = timer.ticks_left
+            if left and (left < nearest or not nearest):
+                nearest = left
+        return nearest
+
+    def skip(self, ticks: int) -> None:
+        """Count ticks in which no timer expires."""
+        for timer in self._all:
+            if timer.ticks_left:
+                timer.ticks_left -= ticks

@@ -39,7 +39,8 @@ NAMINGS: tuple[dict[PeerId | None, int], ...] = tuple(
     {None: -1, **dict(zip(PEERS, numbers, strict=True))} for numbers in itertools.permutations(range(len(PEERS)))
 )
 """All permutations of the nodes' names; the key of a state is the smallest one over all of them."""
-SETTINGS = Settings(append_bytes_max=4, probe_bytes_max=1)
+# Time does not pass here, and a message may take any time, so the commit index is sent at once.
+SETTINGS = Settings(commit_ticks=0, append_bytes_max=4, probe_bytes_max=1)
 
 Ghost: TypeAlias = tuple[Entry, Term]
 """A committed entry, and the term of the leader that committed it."""

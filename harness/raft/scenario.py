@@ -30,7 +30,14 @@ from .group import Group, shortest
 from .node import Node
 from .storage import Entry, MemoryStorage
 
-SETTINGS = Settings(heartbeat_ticks=2, election_ticks_min=6, election_ticks_max=12, lease_ticks=4, transfer_ticks=12)
+SETTINGS = Settings(
+    heartbeat_ticks=2,
+    commit_ticks=0,
+    election_ticks_min=6,
+    election_ticks_max=12,
+    lease_ticks=4,
+    transfer_ticks=12,
+)
 
 
 def shown(message: Message) -> str:

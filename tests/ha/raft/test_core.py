@@ -79,6 +79,39 @@ def test_nothing_is_committed_before_a_majority_has_synced() -> None:
     assert group["a"].raft.commit_index == committed + 1
 
 
+def test_commit_index_waits_for_the_next_entries_but_for_one_tick_at_most() -> None:
+    """No message carries only a commit index while entries that carry it follow within a tick."""
+    group = Group.of("abc")
+    group.elect("a")
+    group.tick(group["a"].settings.heartbeat_ticks - 1)
+    leader = group["a"].raft
+
+    group.propose("a", "x")
+    alone = [group[name].raft.commit_index for name in "bc"]
+    group.propose("a", "y")
+    followed = [group[name].raft.commit_index for name in "bc"]
+    group.tick(1, "a")
+
+    assert leader.commit_index == leader.log.last_index == 2
+    assert (alone, followed) == ([0, 0], [1, 1])
+    assert [group[name].raft.commit_index for name in "bc"] == [2, 2]
+
+
+def test_followers_read_brings_it_the_commit_index_too() -> None:
+    """A read of a follower waits until the follower has applied its index, which the round of heartbeats for it carries."""
+    group = Group.of("abc")
+    group.elect("a")
+    group.tick(1)
+    group.propose("a", "x")
+    before = group["b"].raft.commit_index
+
+    group["b"].raft.read_index("read")
+    group.settle()
+
+    assert (before, group["b"].raft.commit_index) == (0, 1)
+    assert group["b"].reads == {"read": 1}
+
+
 def test_heartbeat_of_an_earlier_term_confirms_nothing() -> None:
     """A delayed heartbeat of a node's earlier leadership is not answered as if it belonged to its present one."""
     group = Group.of("abc")

@@ -246,6 +246,7 @@ def test_followers_learn_the_commit_index_and_apply_in_log_order() -> None:
     group.elect("a")
 
     group.propose("a", "x", "y")
+    group.tick(1)
 
     assert group["b"].applied == group["c"].applied == [(0, (1, BARRIER)), (1, (1, "x")), (2, (1, "y"))]
 

@@ -35,9 +35,9 @@ RARE = (
 
 
 FOUND_LATE = {
-    "vote after the loss of the disk": 102,
-    "remember at the first word of a leader": 188,
-    "remember with a part of the log": 40163,
+    "vote after the loss of the disk": 121,
+    "remember at the first word of a leader": 780,
+    "remember with a part of the log": 40217,
 }
 """Planted bugs that one in a hundred seeds finds, and such a seed."""
 
