@@ -6,7 +6,7 @@ clean stop. The content is taken on the event loop, between two requests; only w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -55,11 +55,11 @@ class Table:
     file: JsonFile
     take: Callable[[], Any]
     """Returns the content to write."""
-    changes: Callable[[], int]
-    """Returns how often the table has changed."""
+    changes: Callable[[], Hashable]
+    """Returns a value that differs from `written` if the table has changed since then."""
     interval_seconds: float
     """How often the table is written; 0 if it is written at every change, after `wake`."""
-    written: int = 0
+    written: Hashable = 0
     """The value of `changes` at the last write."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _writing: trio.Lock = attrs.field(factory=trio.Lock)
@@ -153,7 +153,7 @@ class Persistence:
         except UNREADABLE as error:
             raise BadTable(file.path, f"{type(error).__name__}: {error}") from error
 
-    def keep(self, name: str, take: Callable[[], Any], changes: Callable[[], int], interval_seconds: float = 0.0) -> Table:
+    def keep(self, name: str, take: Callable[[], Any], changes: Callable[[], Hashable], interval_seconds: float = 0.0) -> Table:
         """Write a table to the file of this name from now on; its current content counts as written."""
         table = Table(name, self._file(name), take, changes, interval_seconds, changes())
         self.tables[name] = table

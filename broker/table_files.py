@@ -76,8 +76,8 @@ class TableFiles:
         locks_file = keep(LOCKS_FILE, self._with_log_offset(self.locks.to_json), self._refreshed(lambda: self.locks.changes))
         self.store.on_queues_cut.append(self.commits.queues_cut)
         if self.replicated is None:
-            topics_file = keep(TOPICS_FILE, self._with_log_offset(self.topics.to_json), lambda: self.topics.version.counter)
-            groups_file = keep(GROUPS_FILE, self._with_log_offset(self.groups.to_json), lambda: self.groups.version.counter)
+            topics_file = keep(TOPICS_FILE, self._with_log_offset(self.topics.to_json), lambda: self.topics.version)
+            groups_file = keep(GROUPS_FILE, self._with_log_offset(self.groups.to_json), lambda: self.groups.version)
             self.topics.on_change.append(lambda _: topics_file.wake())
             self.groups.on_change.append(groups_file.wake)
             self.deletions.follow_log()
