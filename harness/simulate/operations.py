@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from ledgermq.broker.config import SLAVE
+from ledgermq.ha.classic.epochs import Epoch
 from ledgermq.ha.classic.node import ClassicNode
 from ledgermq.store.cutting import cut_log
 from ledgermq.testing.history import End, Held, History, NamedLoss
@@ -229,19 +230,26 @@ def _disk_failures(node: Node) -> int:
 
 
 def _progress(node: Node) -> tuple[int, int]:
-    """The last epoch of a slave and the end of its log; the slave with the greatest pair becomes the master."""
+    """The number of a slave's last epoch and the end of its log; the slave with the greatest pair becomes the master."""
     if node.broker is None:
         return (-1, -1)
-    client = _classic(node).client
-    last = client.epochs.last if client is not None and client.epochs is not None else None
+    last = _last_epoch(node)
     return (last.number if last is not None else 0, node.broker.store.log.max_offset)
+
+
+def _last_epoch(node: Node) -> Epoch | None:
+    """The last epoch in the log of a slave, or the one that a master has begun; None if the node does not run."""
+    classic = _classic(node) if node.broker is not None else None
+    role = (classic.service or classic.client) if classic is not None else None
+    return role.epochs.last if role is not None and role.epochs is not None else None
 
 
 def _has_all_acknowledged(slave: Node, master: Node) -> bool:
     """Whether a slave has followed a running master in its epoch, and has all that the master has acknowledged."""
-    service = _classic(master).service if master.broker is not None else None
-    last = service.epochs.last if service is not None else None
-    return service is not None and last is not None and _progress(slave) >= (last.number, service.acks.confirmed)
+    service, epoch = _classic(master).service if master.broker is not None else None, _last_epoch(master)
+    if service is None or epoch is None or _last_epoch(slave) != epoch:  # an epoch of another writer may have its number
+        return False
+    return _log_end(slave) >= service.acks.confirmed
 
 
 def _has_shown_more(master: Node, slave: Node) -> bool:
