@@ -47,6 +47,8 @@ class DLedgerCommitLog:
     """How long a put waits for a majority (syncFlushTimeout); then it is answered IN_SYNC_REPLICAS_NOT_ENOUGH."""
     on_readable: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     on_truncated: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
+    on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
+    """Never called: what a node derives while it syncs delays its acknowledgement, for which the group waits."""
 
     waits = True
     may_answer_early = False
@@ -54,10 +56,6 @@ class DLedgerCommitLog:
     def __attrs_post_init__(self) -> None:
         self.replica.on_committed.append(self._committed)
         self.replica.on_role.append(self._role_changed)
-
-    @property
-    def on_syncing(self) -> list[Callable[[], None]]:
-        return self.replica.disk.on_syncing
 
     @property
     def directory(self) -> str:

@@ -42,7 +42,6 @@ class DiskTasks:
     """Called when more of the log counts as durable."""
     on_failed: Callable[[], object]
     """Called when a sync has failed."""
-    on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     lock: trio.Lock = attrs.field(factory=trio.Lock)
     _grown: trio.Event = attrs.field(factory=trio.Event)
 
@@ -92,8 +91,6 @@ class DiskTasks:
         async with self.lock:
             point, start, end = self.core.sync_point(), ledger.synced_position, ledger.end
             if ledger.failure is None and end.position > start:
-                for listener in self.on_syncing:
-                    listener()
                 try:
                     await self.workers.run(ledger.force, start, end.position)
                 except OSError as error:
