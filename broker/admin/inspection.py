@@ -210,8 +210,8 @@ class Inspection:
         return {
             "brokerAddr": self.address,
             "consumeStatsList": orjson.Fragment(b"[" + b",".join(groups) + b"]"),
-            "totalDiff": sums["brokerOffset"] - sums["consumerOffset"],
-            "totalInflightDiff": sums["pullOffset"] - sums["consumerOffset"],
+            "totalDiff": _java_long(sums["brokerOffset"] - sums["consumerOffset"]),
+            "totalInflightDiff": _java_long(sums["pullOffset"] - sums["consumerOffset"]),
         }
 
     async def consume_time_spans(self, request: RemotingCommand) -> Any:
@@ -384,3 +384,8 @@ def _rate(rate: StatsRate) -> dict[str, Any]:
 def _time_text(timestamp_ms: int) -> str:
     moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{moment.microsecond // 1000:03d}"
+
+
+def _java_long(total: int) -> int:
+    """The nearest number of 64 bits; a slave keeps any offset that a client commits, so a sum of them may have more."""
+    return min(max(total, -JAVA_LONG_MAX), JAVA_LONG_MAX)

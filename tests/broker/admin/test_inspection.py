@@ -143,6 +143,16 @@ async def test_broker_consume_stats_add_up_what_is_behind(desk: Desk) -> None:
     assert {"g1": []} in ordered["consumeStatsList"]
 
 
+async def test_totals_of_a_broker_stay_within_64_bits(desk: Desk) -> None:
+    """Anybody may commit any offset to a slave, and a larger number would leave the request without an answer."""
+    for queue_id in (0, 1):
+        desk.broker.offsets.commit("g1", "T1", queue_id, (1 << 63) - 1)
+
+    stats = await desk.read_waiting(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+
+    assert stats["totalDiff"] == 1 - (1 << 63)
+
+
 async def test_time_spans_show_oldest_consumed_and_newest(desk: Desk) -> None:
     """A group that has consumed all lags by nothing; a queue without messages has no times."""
     desk.put("T1")
