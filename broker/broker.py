@@ -37,7 +37,7 @@ from .admin.relay import Relay
 from .admin.runtime import Runtime
 from .admin.settings import Settings
 from .admin.topics_and_groups import CHANGES_OF_TOPICS, Administration
-from .adoption import adopt_stored_topics
+from .adoption import adopt_stored
 from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
 from .commits import Commits
@@ -220,7 +220,7 @@ class Broker:
             deletions=self.deletions,
             replicated=self.replicated,
         ).load(self.config)
-        adopt_stored_topics(self.topics, self.store)
+        adopt_stored(self.topics, self.store, has_every_change=self.replicated is not None)
 
     def _register_services(self) -> None:
         """Register the request codes; a change of a replicated table is answered once committed, a new topic once routed."""
@@ -355,7 +355,7 @@ class Broker:
         if new.role.takes_puts:
             self.locks.lead(self.world.clock.monotonic())
             self.commits.keep_inside_queues()
-            adopt_stored_topics(self.topics, self.store)
+            adopt_stored(self.topics, self.store, has_every_change=self.replicated is not None)
 
     async def _serve(self, _old: RoleState, _new: RoleState) -> None:
         self.store.writability.role_refusal = self.role.refusal

@@ -20,7 +20,7 @@ from ..world.network import Address, Network
 from ..world.randomness import Randomness
 from ..world.real import World
 from ..world.supervision import keep_running
-from .adoption import adopt_stored_topics
+from .adoption import adopt_stored
 from .config import SYNC_FLUSH, SYNC_MASTER, BrokerConfig
 from .delay import DelayDelivery
 from .groups import GroupTable
@@ -96,7 +96,7 @@ class SlavesTables:
         self._deleted_topics = (self._deleted_topics | before) - self.topics.topics.keys()
 
     def adopt_topics(self) -> None:
-        adopt_stored_topics(self.topics, self.store, but=self._deleted_topics)
+        adopt_stored(self.topics, self.store, but=self._deleted_topics)
 
     def take_groups(self, stored: Mapping[str, Any]) -> None:
         self.groups.load(stored)

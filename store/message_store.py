@@ -143,6 +143,13 @@ class MessageStore(PutSide, ReadSide):
         """Topics that have messages."""
         return {topic for (topic, _), queue in self.queues.table.items() if queue.max_offset > queue.min_offset}
 
+    def queues_by_topic(self) -> dict[str, list[int]]:
+        """The queues that have been written to, of each topic that has messages."""
+        ids: dict[str, list[int]] = {}
+        for topic, queue_id in self.queues.table:
+            ids.setdefault(topic, []).append(queue_id)
+        return {topic: ids[topic] for topic in self.topics()}
+
     def queue_ids(self, topic: str) -> list[int]:
         """Queues of a topic that have been written to."""
         return self.queues.ids(topic)

@@ -1,0 +1,61 @@
+"""Which topics and queues a broker serves although its table lacks them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from ledgermq.broker.adoption import adopt_stored_queues
+from ledgermq.broker.topics import TopicConfig
+from ledgermq.message.data_version import DataVersion
+
+from .desk import Desk, open_desk
+
+
+async def desk_with_a_hidden_queue(desk: Desk) -> int:
+    """A topic with two queues, of which a third one has a message; returns when that was stored, in ms."""
+    desk.broker.topics.put(TopicConfig("T", 2, 2))
+    for queue_id in (0, 2):
+        desk.put("T", queue_id=queue_id)
+    await desk.settled()
+    return desk.broker.store.store_time("T", 2, 0)
+
+
+async def test_a_queue_with_messages_that_are_newer_than_the_table_is_read(tmp_path: Path) -> None:
+    """A slave that is promoted may not have copied the change yet that gave the topic more queues."""
+    async with open_desk(tmp_path) as desk:
+        stored_ms = await desk_with_a_hidden_queue(desk)
+        topics = desk.broker.topics
+        topics.version = DataVersion(7, stored_ms - 1)
+
+        adopt_stored_queues(topics, desk.broker.store)
+
+        config = topics.topics["T"]
+        assert (config.read_queue_nums, config.write_queue_nums) == (3, 2)
+        assert topics.version.counter == 8
+
+
+async def test_a_queue_that_was_taken_away_stays_away(tmp_path: Path) -> None:
+    """All of its messages are older than the table."""
+    async with open_desk(tmp_path) as desk:
+        stored_ms = await desk_with_a_hidden_queue(desk)
+        topics = desk.broker.topics
+        topics.version = before = DataVersion(7, stored_ms + 1)
+
+        adopt_stored_queues(topics, desk.broker.store)
+
+        assert topics.topics["T"].read_queue_nums == 2
+        assert topics.version == before
+
+
+async def test_a_killed_broker_reads_the_queues_of_a_change_that_it_had_not_written(tmp_path: Path) -> None:
+    """The change was answered, and so was a message in a new queue."""
+    async with open_desk(tmp_path) as desk:
+        stored_ms = await desk_with_a_hidden_queue(desk)
+        # As if the file had been written before the message was stored, and not again.
+        desk.broker.topics.version = attrs.evolve(desk.broker.topics.version, timestamp=stored_ms - 1)
+
+    async with open_desk(tmp_path) as desk:
+        assert desk.broker.topics.topics["T"].read_queue_nums == 3
+        assert len(desk.peer().pulled("T", queueId=2)) == 1
