@@ -166,7 +166,7 @@ class ClientRequests:
         expired = self.consumers.expire(now)
         for group in expired.groups:
             self.notify_group(group)
-        for connection in {*expired.connections, *self.producers.expire(now)}:
+        for connection in dict.fromkeys((*expired.connections, *self.producers.expire(now))):
             self.close_connection(connection)
 
     def check_client_config(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:

@@ -104,15 +104,15 @@ class DerivedTables:
     def restore(self) -> None:
         """Replace the content of the tables by the derived one, because this node has stopped leading."""
         topics, groups = self.topic_table, self.group_table
-        for name in topics.topics.keys() - self.topics.keys():
+        for name in sorted(topics.topics.keys() - self.topics.keys()):
             topics.delete(name)
         if configs := [config for name, config in self.topics.items() if topics.topics.get(name) != config]:
             topics.put(*configs, bounded=False)
-        for group in groups.groups.keys() - self.groups.keys():
+        for group in sorted(groups.groups.keys() - self.groups.keys()):
             groups.delete(group)
         if settings := [config for name, config in self.groups.items() if groups.groups.get(name) != config]:
             groups.put(*settings, bounded=False)
-        for group in groups.forbidden.keys() | self.forbidden.keys():
+        for group in sorted(groups.forbidden.keys() | self.forbidden.keys()):
             if groups.forbidden.get(group) != (bits := self.forbidden.get(group, {})):
                 groups.put_forbidden(group, bits, bounded=False)
 

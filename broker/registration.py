@@ -228,7 +228,7 @@ class Registration:
             if channel.closed or link.changed:
                 names, link.changed, changes = link.changed, set(), link.changes
                 try:
-                    link.registered(changes, accepted=await self._register(channel, names))
+                    link.registered(changes, accepted=await self._register(channel, sorted(names)))
                 except BaseException:
                     link.changed |= names
                     raise

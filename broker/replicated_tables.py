@@ -266,14 +266,14 @@ class ReplicatedTables:
             if not self._append(Control(TOPICS_CHANGED, {"topics": [topics[name].to_json() for name in names]})):
                 return
             self._unlogged_topics.difference_update(names)
-        for name in self._logged_groups.keys() - groups.keys():
+        for name in sorted(self._logged_groups.keys() - groups.keys()):
             del self._logged_groups[name]
         for names in _pieces([name for name, config in groups.items() if self._logged_groups.get(name) != config]):
             if not self._append(Control(GROUPS_CHANGED, {"groups": [groups[name].to_json() for name in names]})):
                 return
             self._logged_groups.update({name: groups[name] for name in names})
         forbidden = self.groups.forbidden
-        for name in self._logged_forbidden.keys() - forbidden.keys():
+        for name in sorted(self._logged_forbidden.keys() - forbidden.keys()):
             del self._logged_forbidden[name]
         for names in _pieces([name for name, bits in forbidden.items() if self._logged_forbidden.get(name) != bits]):
             changed = {name: forbidden[name] for name in names}

@@ -184,7 +184,7 @@ class TopicTable:
     ) -> None:
         """Replace the table; the entries in `encoded` have been encoded already."""
         before, self.topics = self.topics, topics
-        gone = before.keys() - topics.keys()
+        gone = sorted(before.keys() - topics.keys())
         # A slave copies the whole table whenever one topic has changed; only changed topics are encoded again.
         changed = [config for name, config in topics.items() if before.get(name) is not config and before.get(name) != config]
         for name in gone:

@@ -148,7 +148,7 @@ class MessageStore(PutSide, ReadSide):
         ids: dict[str, list[int]] = {}
         for topic, queue_id in self.queues.table:
             ids.setdefault(topic, []).append(queue_id)
-        return {topic: ids[topic] for topic in self.topics()}
+        return {topic: ids[topic] for topic in sorted(self.topics())}
 
     def queue_ids(self, topic: str) -> list[int]:
         """Queues of a topic that have been written to."""
