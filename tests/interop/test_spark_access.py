@@ -16,7 +16,7 @@ from ledgermq.pipeline.sink import begin
 
 from .conftest import obtain
 from .servers import NO_TLS, Cluster, Maker, jars_of, running
-from .test_spark_source import read
+from .test_spark_source import read, read_all
 
 pytestmark = pytest.mark.interop
 pa: Any = pytest.importorskip("pyarrow")
@@ -60,7 +60,7 @@ def test_a_topic_is_read_and_written_with_the_right_keys_only(cluster: Cluster) 
     place = {"nameServer": cluster.namesrv, "subscribe": TOPIC}
     write(cluster, **KEYS)
 
-    assert sorted(row["body"] for row in read(**place, **KEYS)) == sorted(b"%d" % number for number in range(50))
+    assert sorted(row["body"] for row in read_all(50, **place, **KEYS)) == sorted(b"%d" % number for number in range(50))
     with pytest.raises(Unavailable, match=r"signature|username|[Aa]ccess"):
         read(**place)
     with pytest.raises((NotWritten, Unavailable), match=r"signature|username|[Aa]ccess"):
