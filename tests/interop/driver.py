@@ -266,11 +266,15 @@ def expected(count: int, template: str = "message-{}") -> list[str]:
     return sorted(template.format(i) for i in range(count))
 
 
-def wait_for_topic(driver: Driver, topic: str, count: int, seconds: float = CONSUME_SECONDS) -> list[Received]:
-    """Reads the topic again and again until it exists and holds that many messages."""
+def wait_for_topic(driver: Driver, topic: str, count: int, seconds: float = CONSUME_SECONDS, since: int = 0) -> list[Received]:
+    """Read a topic again and again until it exists and holds that many messages from the queue offset `since` on.
+
+    An Apache broker puts messages into its queues after it has acknowledged them.
+    """
     deadline = time.monotonic() + seconds
     while True:
         received, problem = driver.try_read_all(topic)
+        received = [each for each in received if each.queue_offset >= since]
         if not problem and len(received) >= count:
             return received
         if time.monotonic() > deadline:

@@ -145,7 +145,9 @@ def test_cleanly_stopped_store_is_served_by_the_other(
         assert next(each for each in left.served[PLAIN] if each.keys == "order-77").msg_id in found
         assert re.search(r"retryMaxTimes\s*=\s*7\b", mqadmin(java, "getConsumerConfig", "-g", "limited"))
         java.send(topic=PLAIN, count=8, body="new-{i}")
-        assert bodies(java.read_all(PLAIN)) == sorted([each.body for each in left.served[PLAIN]] + expected(8, "new-{}"))
+        before = left.served[PLAIN]
+        after = wait_for_topic(java, PLAIN, len(before) + 8)
+        assert bodies(after) == sorted([each.body for each in before] + expected(8, "new-{}"))
 
 
 @each_pair
@@ -164,7 +166,7 @@ def test_store_of_a_killed_broker_is_served_by_the_other(
             again = by_position[sent.queue_id, sent.queue_offset]
             assert (again.body, again.msg_id, again.offset_msg_id) == (sent.body, sent.msg_id, sent.offset_msg_id)
         java.send(topic=LOADED, count=8, body="new-{i}")
-        after = java.read_all(LOADED)
+        after = wait_for_topic(java, LOADED, len(stored) + 8)
         assert bodies(after) == sorted([each.body for each in stored] + expected(8, "new-{}"))
         offsets: dict[int, list[int]] = defaultdict(list)
         for each in after:
@@ -190,8 +192,8 @@ def test_a_topic_that_we_have_deleted_begins_anew_at_another_broker(reader: Make
     with serving(reader, tmp_path) as (_, java):
         for topic in (again, empty):
             java.send(topic=topic, count=3, body="later-{i}")
-        served = [each for each in java.read_all(again) if each.queue_offset >= 10]
+        served = wait_for_topic(java, again, 8, since=10)
         assert bodies(served) == sorted(expected(5, "new-{}") + expected(3, "later-{}"))
         assert [each.queue_offset for each in served] == list(range(10, 18))
-        served = [each for each in java.read_all(empty) if each.queue_offset >= 10]
+        served = wait_for_topic(java, empty, 3, since=10)
         assert bodies(served) == expected(3, "later-{}")
