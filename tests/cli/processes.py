@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,7 @@ from click.testing import Result
 
 Run = Callable[..., Result]
 SOURCES = Path(__file__).parents[2] / "src"
+PATIENCE_SECONDS = 30.0
 
 
 class Ledgermq(Protocol):
@@ -26,6 +28,14 @@ class Ledgermq(Protocol):
 
 
 Start = Callable[..., Ledgermq]
+
+
+def until(look: Callable[[], bool]) -> None:
+    """Look again and again until it is so."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def pipe(namesrv: str, text: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:

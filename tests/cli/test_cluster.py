@@ -5,38 +5,16 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from click.testing import Result
-
-Run = Callable[..., Result]
-PATIENCE_SECONDS = 30.0
-
-
-class Ledgermq(Protocol):
-    process: subprocess.Popen[str]
-
-    def wait_for(self, pattern: str) -> re.Match[str]: ...
-
-
-Start = Callable[..., Ledgermq]
+from .processes import Ledgermq, Run, Start, until
 
 
 def statuses(runner: Run, namesrv: str) -> dict[int, dict[str, Any]]:
     """What the command prints of each broker, by its id."""
     return {row["id"]: row for row in json.loads(runner("cluster", "status", "--json", namesrv=namesrv).stdout)}
-
-
-def until(look: Callable[[], bool]) -> None:
-    """Look again and again until it is so."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_a_pair_shows_its_roles_its_lag_and_its_last_acknowledgement(start: Start, runner: Run) -> None:

@@ -29,13 +29,13 @@ def test_a_group_of_three_is_shown_handed_over_and_made_smaller(start: Start, ru
     up = start("up", "--mode", "dledger", "--port", "0", "--broker-port", "0", "--store", str(store))
     namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
     up.wait_for(r"Ctrl-C stops")
-    assert "SEND_OK" in runner("send", "hello", "first", namesrv=namesrv).stdout
+    assert "SEND_OK" in runner("send", "hello", "first", "--timeout", "60", namesrv=namesrv).stdout
 
     old = leader(runner, namesrv)
     other, third = (name for name in ("n0", "n1", "n2") if name != old)
     assert runner("dledger", "transfer", other, namesrv=namesrv).stdout == f"{other} leads\n"
     assert leader(runner, namesrv) == other
-    assert "SEND_OK" in runner("send", "hello", "second", namesrv=namesrv).stdout
+    assert "SEND_OK" in runner("send", "hello", "second", "--timeout", "60", namesrv=namesrv).stdout
 
     shown = runner("dledger", "status", namesrv=namesrv).stdout
     assert re.search(rf"broker-a +{other} +leader", shown)

@@ -14,7 +14,7 @@ import pytest
 
 from ledgermq.cli.processes import announced_address
 
-from .processes import Run, Start
+from .processes import Run, Start, until
 
 SECONDS_MAX = 60.0
 _ROW = re.compile(r"^broker-a +(master|follower) +(\S+) +(\d+)$", re.MULTILINE)
@@ -41,15 +41,18 @@ def test_a_group_goes_on_without_a_node_that_is_killed_and_has_it_back_soon(star
     shown = up.wait_for(r"(?s)PROCESS\n(.*)Ctrl-C stops")[1]
     rows = {role: (address, int(process_id)) for role, address, process_id in _ROW.findall(shown)}
     address, process_id = rows["master"]
-    assert "SEND_OK" in runner("send", "hello", "first", namesrv=namesrv).stdout
+    assert "SEND_OK" in runner("send", "hello", "first", "--timeout", "60", namesrv=namesrv).stdout
 
     os.kill(process_id, signal.SIGKILL)
-    assert "SEND_OK" in runner("send", "hello", "second", namesrv=namesrv).stdout
+    assert "SEND_OK" in runner("send", "hello", "second", "--timeout", "60", namesrv=namesrv).stdout
     up.wait_for(rf"broker_process_ended.*{process_id}|{process_id}.*broker_process_ended")
     up.wait_for(r"broker_process_started")
 
-    nodes = json.loads(runner("dledger", "status", "--json", namesrv=namesrv).stdout)
-    assert [row["role"] for row in nodes if row["address"] == address] == ["follower"]
+    def is_back() -> bool:
+        nodes = json.loads(runner("dledger", "status", "--json", namesrv=namesrv).stdout)
+        return [row["role"] for row in nodes if row["address"] == address] == ["follower"]
+
+    until(is_back)
     assert sorted(runner("consume", "hello", "--from-beginning", namesrv=namesrv).stdout.split()) == ["first", "second"]
     processes = [int(match[2]) for match in _ROW.findall(shown)]
     assert up.stop() == 0

@@ -27,7 +27,7 @@ def test_a_node_whose_group_is_gone_serves_its_messages_alone_and_leaves_the_mod
     up = start("up", "--mode", "dledger", "--port", "0", "--broker-port", "0", "--store", str(tmp_path))
     namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
     up.wait_for(r"Ctrl-C stops")
-    assert "SEND_OK" in runner("send", "hello", "first", namesrv=namesrv).stdout
+    assert "SEND_OK" in runner("send", "hello", "first", "--timeout", "60", namesrv=namesrv).stdout
     store = str(tmp_path / "broker-a-1")
     assert "is in use by another broker" in runner("store", "reset-peers", store, "--address", address, status=1).stderr
     assert up.stop() == 0
@@ -54,7 +54,7 @@ def test_a_node_whose_group_is_gone_serves_its_messages_alone_and_leaves_the_mod
     alone.wait_for("elected in term")
     alone.wait_for("broker_registered")
     assert runner("consume", "hello", "--from-beginning", namesrv=namesrv).stdout == "first\n"
-    assert "SEND_OK" in runner("send", "hello", "second", namesrv=namesrv).stdout
+    assert "SEND_OK" in runner("send", "hello", "second", "--timeout", "60", namesrv=namesrv).stdout
     assert alone.stop() == 0
     assert not RealDisk().exists(f"{store}/abort")
 

@@ -119,7 +119,7 @@ def test_ledgers_are_dumped_and_verified_and_never_cut(start: Callable[..., Ledg
     group = start("up", "--mode", "dledger", "--port", "0", "--broker-port", "0", "--store", str(tmp_path))
     address = group.wait_for(r"name server +(\S+:\d+)\n")[1]
     runner("topic", "create", "Dumped", "--queues", "1", namesrv=address)
-    runner("send", "Dumped", "one", "two", "three", namesrv=address)
+    runner("send", "Dumped", "one", "two", "three", "--timeout", "60", namesrv=address)
     assert group.stop() == 0
     reports = json.loads(runner("store", "verify", str(tmp_path), "--json").stdout)
     assert len(reports) == 3
