@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 import attrs
@@ -21,14 +22,15 @@ def adopt_stored(
     Args:
         has_every_change: whether the table cannot lack a change, as in DLedger mode, where changes are in the log.
     """
+    stored = store.queues_by_topic()
     if not has_every_change:
-        adopt_stored_queues(topics, store)  # first, because an adopted topic makes the table newer
-    queue_nums = {topic: max(ids) + 1 for topic, ids in store.queues_by_topic().items() if topic not in but}
+        _adopt_queues(topics, store, stored)  # first, because an adopted topic makes the table newer
+    queue_nums = {topic: max(ids) + 1 for topic, ids in stored.items() if topic not in but}
     if adopted := topics.adopt(queue_nums):
         log.warning("topics_adopted", topics=adopted)
 
 
-def adopt_stored_queues(topics: TopicTable, store: MessageStore) -> None:
+def _adopt_queues(topics: TopicTable, store: MessageStore, stored: Mapping[str, Iterable[int]]) -> None:
     """Let clients read queues that the table does not have, if they got messages after the last change in it.
 
     Such a topic was given more queues by a change that is not in the table: a slave copies the table seconds later, and a
@@ -37,7 +39,7 @@ def adopt_stored_queues(topics: TopicTable, store: MessageStore) -> None:
     """
     changed_ms = topics.version.timestamp
     wider: list[TopicConfig] = []
-    for topic, ids in store.queues_by_topic().items():
+    for topic, ids in stored.items():
         config = topics.get(topic)
         if config is None or topics.is_system(topic):
             continue

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import attrs
 
-from ledgermq.broker.adoption import adopt_stored_queues
+from ledgermq.broker.adoption import adopt_stored
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.data_version import DataVersion
 
@@ -29,7 +29,7 @@ async def test_a_queue_with_messages_that_are_newer_than_the_table_is_read(tmp_p
         topics = desk.broker.topics
         topics.version = DataVersion(7, stored_ms - 1)
 
-        adopt_stored_queues(topics, desk.broker.store)
+        adopt_stored(topics, desk.broker.store)
 
         config = topics.topics["T"]
         assert (config.read_queue_nums, config.write_queue_nums) == (3, 2)
@@ -43,7 +43,7 @@ async def test_a_queue_that_was_taken_away_stays_away(tmp_path: Path) -> None:
         topics = desk.broker.topics
         topics.version = before = DataVersion(7, stored_ms + 1)
 
-        adopt_stored_queues(topics, desk.broker.store)
+        adopt_stored(topics, desk.broker.store)
 
         assert topics.topics["T"].read_queue_nums == 2
         assert topics.version == before
