@@ -16,6 +16,7 @@ import orjson
 
 from ...message.json import dumps, queue_key
 from ...message.message import MessageQueue
+from ...message.numbers import LONG_MAX
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ...remoting.dispatcher import Dispatcher
@@ -31,7 +32,6 @@ from ..offsets import ConsumerOffsets
 from ..stats import Stats, StatsRate
 from ..topics import BENCHMARK_TOPIC, NOT_FOR_CLIENTS, TEMPLATE_TOPIC, TRACE_TOPIC, TopicConfig, TopicTable
 
-JAVA_LONG_MAX = (1 << 63) - 1
 QUEUES_PER_TURN = 200
 """The most queues that are read in one turn of the event loop; more are read in several turns."""
 ANSWER_BYTES_MAX = FRAME_SIZE_MAX - 64 * 1024
@@ -260,7 +260,7 @@ class Inspection:
                     lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
         for queue_id, offset in offsets.of(compared, topic).items():
             if lowest.get(queue_id, -1) > offset:
-                lowest[queue_id] = JAVA_LONG_MAX
+                lowest[queue_id] = LONG_MAX
         return {"correctionOffsets": lowest}
 
     # ---------------------------------------------------------------- clients
@@ -388,4 +388,4 @@ def _time_text(timestamp_ms: int) -> str:
 
 def _java_long(total: int) -> int:
     """The nearest number of 64 bits; a slave keeps any offset that a client commits, so a sum of them may have more."""
-    return min(max(total, -JAVA_LONG_MAX), JAVA_LONG_MAX)
+    return min(max(total, -LONG_MAX), LONG_MAX)
