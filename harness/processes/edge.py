@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -36,7 +35,7 @@ from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
 from ledgermq.world.network import TcpNetwork
 
 from .load import PULL_SETTINGS, QUEUES, Load
-from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, print_line
+from .report import VIOLATIONS_SHOWN_MAX, Report, close_directory, drawn_seed, print_line
 from .requests import BROKER, HEAVY_BROKER, HEAVY_NAMESRV, NAMESRV, SEND_FIELDS, Whole, draw_answer, draw_heavy, draw_request
 from .servers import ServerProcess, running_broker, running_namesrv
 
@@ -419,11 +418,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print_line(f"  {name}: {what} of {ms} ms {task}")
     print_line(f"answers by code: {dict(sorted(run.answers.items()))}")
     print_line(f"seed {seed}: {run.summary()}")
-    if run.violations:
-        (directory / "violations.txt").write_text("\n".join(run.violations))
-        return 1
-    shutil.rmtree(directory)
-    return 0
+    return close_directory(directory, run.violations)
 
 
 if __name__ == "__main__":

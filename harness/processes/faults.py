@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -32,7 +31,7 @@ from ..outcome import Outcome
 from .load import DELETION_CHECKERS, PULL_SETTINGS, Load, create_topic, message_ids_name_their_messages
 from .network import NetworkUnavailable
 from .pairs import PairFaults
-from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, print_line
+from .report import VIOLATIONS_SHOWN_MAX, Report, close_directory, drawn_seed, print_line
 from .servers import broker_arguments, running, running_broker
 
 LIFE_SECONDS = (0.05, 1.0)
@@ -169,11 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for violation in outcome.violations[:VIOLATIONS_SHOWN_MAX]:
         print_line(f"  {violation}")
     print_line(f"{title}: {outcome.summary()}")
-    if outcome.violations:
-        (directory / "violations.txt").write_text("\n".join(outcome.violations))
-        return 1
-    shutil.rmtree(directory)
-    return 0
+    return close_directory(directory, outcome.violations)
 
 
 if __name__ == "__main__":

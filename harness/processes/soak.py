@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import logging
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -40,7 +39,7 @@ from ledgermq.world.events import ROOT_LOGGER
 
 from ..outcome import Outcome
 from .journal import Journal
-from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, print_line
+from .report import VIOLATIONS_SHOWN_MAX, Report, close_directory, drawn_seed, print_line
 from .servers import ServerProcess, broker_arguments, running
 from .services import DELETED, DELETED_GROUP, ORDERED, PLAIN, SUBSCRIPTIONS, ThreadService, TrioService
 
@@ -349,11 +348,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_line(f"  {violation}")
     print_line(f"seed {seed}, {chosen.service}: {outcome.summary()}")
     print_line(f"{len(outcome.history.handlings)} deliveries handled, {len(outcome.history.member_commits)} looks at commits")
-    if outcome.violations:
-        (directory / "violations.txt").write_text("\n".join(outcome.violations))
-        return 1
-    shutil.rmtree(directory)
-    return 0
+    return close_directory(directory, outcome.violations)
 
 
 if __name__ == "__main__":
