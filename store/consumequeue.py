@@ -87,7 +87,7 @@ class ConsumeQueue:
 
     def _is_impossible(self, queue_offset: int, physical_offset: int) -> bool:
         """Whether no broker can have assigned this queue offset behind the existing units; logs it if so."""
-        gap = queue_offset - self.max_offset if self._has_units else 0
+        gap = queue_offset - self.max_offset if self._has_units or self._gathered else 0
         if queue_offset_fault(queue_offset) is None and gap <= GAP_UNITS_MAX:
             return False
         place = {"topic": self.topic, "queue_id": self.queue_id, "physical_offset": physical_offset}

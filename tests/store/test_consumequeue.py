@@ -104,11 +104,14 @@ def test_searches_pass_over_a_gap(disk: MemoryDisk, kept: int) -> None:
     assert queue.physical_end == min(kept, max((number + 1 for number in whole if number < kept), default=0)) * RECORD
 
 
+@pytest.mark.parametrize("written", [True, False], ids=["behind written units", "behind units in memory"])
 @pytest.mark.parametrize("number", [1 + GAP_UNITS_MAX + 1, 1 << 60])
-def test_an_offset_that_no_broker_assigned_gets_no_unit(disk: MemoryDisk, number: int) -> None:
+def test_an_offset_that_no_broker_assigned_gets_no_unit(disk: MemoryDisk, number: int, *, written: bool) -> None:
     """Filling such a gap would fill the disk."""
     queue = opened(disk).of("T", 0)
-    fill(queue, 0, 1)
+    assert queue.put(0, 0, RECORD, 0)
+    if written:
+        queue.write()
 
     with capture_logs() as logs:
         assert not queue.put(number, RECORD, RECORD, 0)
