@@ -163,6 +163,8 @@ class Dispatcher:
     """Queues with units not yet synced."""
     _offered: deque[tuple[int, int, list[Derivable]]] = attrs.field(factory=deque[tuple[int, int, list[Derivable]]])
     _offered_count: int = 0
+    _put_end: int = 0
+    """The end of the last append of this node; that may not be readable yet."""
     _touched: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
     _refused: set[tuple[str, int]] = attrs.field(factory=set[tuple[str, int]])
     """Queues that cannot have files and were logged."""
@@ -184,6 +186,7 @@ class Dispatcher:
 
     def offer(self, start: int, end: int, records: list[Derivable]) -> None:
         """Pass the records of one append, which covers the log from `start` to `end`."""
+        self._put_end = end
         if self._offered_count < OFFERED_MAX:
             self._offered.append((start, end, records))
             self._offered_count += len(records)
@@ -212,6 +215,7 @@ class Dispatcher:
         """Forget everything from `offset` on: the log has been cut there."""
         self._offered.clear()
         self._offered_count = 0
+        self._put_end = min(self._put_end, offset)
         self.dispatched_offset = min(self.dispatched_offset, offset)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -247,10 +251,14 @@ class Dispatcher:
         return self._ended + pause_after(self._ended - began, self._ended - self._bulk_at, wanted=wanted)
 
     def catch_up(self) -> None:
-        """Derive one round of what is readable now, for a reader that may know of messages that are not in queues yet."""
-        if self.behind_bytes and not self._notifying:
-            with suppress(OSError):  # the next round will fail too, and report it
-                self.round()
+        """Derive a round of what is readable now, and all of it that was put on this node.
+
+        A reader may know of any message that was put here, although it is not in its queue yet. What is behind for another
+        reason, such as the start of a node that has been away, may be the whole log: the task derives the rest of that.
+        """
+        with suppress(OSError):  # the next round will fail too, and report it
+            while self.behind_bytes and not self._notifying and self.round() and self.dispatched_offset < self._put_end:
+                pass
 
     def round(self, records_max: int = ROUND_RECORDS_MAX) -> bool:
         """Derive one slice; returns whether it made progress.

@@ -171,7 +171,7 @@ class MessageStore(PutSide, ReadSide):
             del self.next_offsets[key]
 
     def catch_up(self) -> None:
-        """Derive one round of what is readable, so that queues and index have what was acknowledged before."""
+        """Derive what is readable and was put on this node, so that queues and index have what was acknowledged before."""
         self.dispatcher.catch_up()
 
     @property

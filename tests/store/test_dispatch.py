@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from ledgermq.message.control import CONTROL_TOPIC, Control, control_message
+from ledgermq.message.layout import encode_host, encode_records, topic_field
 from ledgermq.message.properties import KEYS, encode_properties
 from ledgermq.store.dispatch import (
     BULK_ROUND_RECORDS_MAX,
@@ -25,8 +27,9 @@ from ledgermq.store.dispatch import (
 )
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
+from ledgermq.store.statuses import GetStatus
 
-from .stores import incoming, small_store
+from .stores import STORE_HOST, incoming, small_store
 
 
 @given(st.floats(0, 60), st.floats(0, BULK_SECONDS), st.booleans())
@@ -148,3 +151,28 @@ async def test_what_is_behind_by_more_than_a_round_is_not_made_to_wait_longer(
             await trio.sleep(PAUSE_SECONDS / 4)
 
         assert trio.current_time() - began < 3 * PAUSE_SECONDS
+
+
+async def test_a_reader_finds_all_that_was_put_here_although_that_is_more_than_a_round(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with small_store(tmp_path, mapped_file_size_commit_log=1 << 22) as store:
+        for _ in range(3):
+            store.put([incoming() for _ in range(ROUND_RECORDS_MAX)])
+
+        assert store.get("TopicTest", 1, 3 * ROUND_RECORDS_MAX - 1, 1).status is GetStatus.FOUND
+
+
+async def test_a_reader_finds_a_message_that_was_put_here_behind_entries_of_the_log_itself(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A replicated log appends entries of its own between messages; nobody offers those."""
+    host = encode_host(*STORE_HOST)
+    async with small_store(tmp_path, mapped_file_size_commit_log=1 << 20) as store:
+        for _ in range(3):
+            store.put([incoming()])
+            own = control_message(Control("of_the_log", {}), 1, host)
+            store.log.append(encode_records([own], [topic_field(CONTROL_TOPIC.encode())], [0], 1, host))
+        store.put([incoming()])
+
+        assert store.get("TopicTest", 1, 3, 1).status is GetStatus.FOUND
