@@ -45,7 +45,9 @@ FAULT_SECONDS = (0.3, 6.0)
 """The shortest and the longest time that a fault lasts."""
 SECOND_FAULT_SHARE = 0.2
 """How often a second fault meets the first one, so that no majority may be left."""
-BODY_BYTES = 500
+BODY_BYTES = 100
+SEND_PAUSE_SECONDS = 0.01
+"""The pause of each sender between two sends. Without it an hour fills tens of gigabytes, and a full disk is another fault."""
 
 Place = tuple[int, int]
 """The queue and the offset of a message."""
@@ -78,6 +80,7 @@ class Acknowledgements:
                 self.acknowledged[number] = (result.queue.queue_id, result.queue_offset)
                 if began is self._next:  # a send that began before the fault proves nothing
                     began.set()
+            await trio.sleep(SEND_PAUSE_SECONDS)
 
     async def read_forever(self, reader: PullConsumer) -> None:
         while True:
