@@ -131,6 +131,8 @@ class Raft(State):
             timers.snapshot.start(self.settings.snapshot_ticks)
         if self.leadership is not None:
             self._tick_leader(self.leadership)
+        elif self._outstanding is not None and self._outstanding.hard_state is not None:
+            pass  # no request of an election leaves this node before its term and vote are durable
         elif timers.vote.tick():
             election.on_vote_timeout(self)
         elif timers.election.tick():
@@ -412,7 +414,7 @@ class Raft(State):
             self.snapshot = None
             self.ack_due = self.ack_at_once = True
         hard = ready.hard_state
-        if hard is not None and hard.term == self.term and hard.vote == self.id and self.role is Role.CANDIDATE:
+        if hard is not None and hard.term == self.term and hard.vote == self.id:
             election.count_vote(self, self.id, granted=True)
 
     def sync_point(self) -> SyncPoint:

@@ -25,7 +25,11 @@ def on_election_timeout(state: State) -> None:
 
 
 def on_vote_timeout(state: State) -> None:
-    """Start again with a pre-vote after a vote was not decided in time; the term is not raised needlessly."""
+    """Start again with a pre-vote after a vote was not decided in time; the term is not raised needlessly.
+
+    Votes that are still under way count when they arrive. Where the disks need longer for a vote than an election may take,
+    only such votes can elect a leader, because every new term would have to be written first.
+    """
     if not state.promotable:
         become_follower(state, Input.VOTE_LOST if state.role is Role.CANDIDATE else Input.PRE_VOTE_LOST, state.term, None)
     else:
@@ -38,11 +42,11 @@ def start_pre_vote(state: State, cause: Input) -> None:
     state.leader = None
     state.timers.election.stop()
     state.timers.vote.start(state.draw_election_ticks())
-    state.ballot = Ballot(state.configuration)
-    state.ballot.record(state.id, granted=True)
+    state.pre_ballot = Ballot(state.configuration)
+    state.pre_ballot.record(state.id, granted=True)
     for peer in _other_voters(state):
         state.send(PreVoteRequest(state.id, peer, state.term + 1, state.log.last_index, state.log.last_term))
-    if state.ballot.won:
+    if state.pre_ballot.won:
         start_election(state, Input.PRE_VOTE_WON)
 
 
@@ -52,7 +56,7 @@ def start_election(state: State, cause: Input) -> None:
     enter_term(state, state.term + 1, vote=state.id)
     state.timers.election.stop()
     state.timers.vote.start(state.draw_election_ticks())
-    state.ballot = Ballot(state.configuration)
+    state.pre_ballot, state.ballot = None, Ballot(state.configuration)
     transfer = cause is Input.TIMEOUT_NOW
     for peer in _other_voters(state):
         state.send(VoteRequest(state.id, peer, state.term, state.log.last_index, state.log.last_term, transfer))
@@ -77,14 +81,14 @@ def on_pre_vote_request(state: State, request: PreVoteRequest) -> None:
 
 def on_pre_vote_response(state: State, response: PreVoteResponse) -> None:
     """Count an answer to the pre-vote of this term."""
-    if state.role is not Role.PRE_CANDIDATE or state.ballot is None:
+    if state.pre_ballot is None:
         return
     if response.granted and response.term != state.term + 1:
         return
-    state.ballot.record(response.sender, response.granted)
-    if state.ballot.won:
+    state.pre_ballot.record(response.sender, response.granted)
+    if state.pre_ballot.won:
         start_election(state, Input.PRE_VOTE_WON)
-    elif state.ballot.lost:
+    elif state.pre_ballot.lost:
         become_follower(state, Input.PRE_VOTE_LOST, state.term, None)
 
 
@@ -112,17 +116,17 @@ def on_vote_request(state: State, request: VoteRequest) -> None:
 
 def on_vote_response(state: State, response: VoteResponse) -> None:
     """Count a vote of this term."""
-    if state.role is Role.CANDIDATE:
-        count_vote(state, response.sender, response.granted)
+    count_vote(state, response.sender, response.granted)
 
 
 def count_vote(state: State, voter: PeerId, granted: bool) -> None:
-    """Count the vote of a peer, or this node's own after it is durable."""
-    assert state.ballot is not None
+    """Count the vote of a peer, or this node's own after it is durable, if this node has campaigned in this term."""
+    if state.ballot is None:
+        return
     state.ballot.record(voter, granted)
     if state.ballot.won:
         become_leader(state)
-    elif state.ballot.lost:
+    elif state.ballot.lost and state.role is Role.CANDIDATE:
         become_follower(state, Input.VOTE_LOST, state.term, None)
 
 
@@ -130,7 +134,7 @@ def become_leader(state: State) -> None:
     """Become the leader: send heartbeats at once and probe the followers; the owner is asked for a barrier."""
     state.change_role(Input.VOTE_WON)
     state.leader = state.id
-    state.ballot = None
+    state.pre_ballot = state.ballot = None
     state.verified_index = state.log.last_index
     state.leadership = Leadership(state.log.last_index + 1)
     state.timers.vote.stop()

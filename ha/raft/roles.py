@@ -49,6 +49,7 @@ TRANSITIONS: dict[tuple[Role, Input], Role] = {
     (Role.PRE_CANDIDATE, Input.PRE_VOTE_LOST): Role.FOLLOWER,
     (Role.PRE_CANDIDATE, Input.TIMEOUT_NOW): Role.CANDIDATE,
     (Role.PRE_CANDIDATE, Input.VOTE_GRANTED): Role.FOLLOWER,
+    (Role.PRE_CANDIDATE, Input.VOTE_WON): Role.LEADER,
     (Role.PRE_CANDIDATE, Input.LEADER_SEEN): Role.FOLLOWER,
     (Role.PRE_CANDIDATE, Input.HIGHER_TERM): Role.FOLLOWER,
     (Role.CANDIDATE, Input.VOTE_WON): Role.LEADER,

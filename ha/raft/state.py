@@ -83,7 +83,10 @@ class State:
     role: Role = Role.FOLLOWER
     leader: PeerId | None = None
     leadership: Leadership | None = None
+    pre_ballot: Ballot | None = None
+    """The answers to the pre-vote of a pre-candidate."""
     ballot: Ballot | None = None
+    """The votes of this term, if this node has campaigned in it. A pre-candidate keeps those of a vote that has timed out."""
     timers: Timers = attrs.field(factory=Timers)
     now: int = 0
     """Ticks since the node started."""

@@ -20,7 +20,7 @@ def become_follower(state: State, cause: Input, term: Term, leader: PeerId | Non
     if term > state.term:
         enter_term(state, term, vote=None)
     state.leader = leader
-    state.ballot = None
+    state.pre_ballot = state.ballot = None
     timers = state.timers
     for timer in (timers.vote, timers.step_down, timers.heartbeat, timers.commit, timers.transfer, timers.preferred):
         timer.stop()

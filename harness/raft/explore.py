@@ -303,7 +303,7 @@ def _alive(network: frozenset[Message], nodes: tuple[SmallNode, ...]) -> frozens
         message
         for message in network
         if message.term >= by_peer[message.to].term
-        and not (isinstance(message, VoteResponse) and by_peer[message.to].role is not Role.CANDIDATE)
+        and not (isinstance(message, VoteResponse) and by_peer[message.to].ballot is None)
         and not (isinstance(message, AppendResponse) and _is_redundant(message, by_peer[message.to]))
     )
 

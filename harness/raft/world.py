@@ -206,7 +206,11 @@ class World:
         if self.cut and (message.sender, message.to) in self.cut:
             self.counts["message_cut"] += 1
             return
+        late = node.raft.role is Role.PRE_CANDIDATE and node.raft.ballot is not None
         node.raft.step(message)
+        if late and isinstance(message, VoteResponse) and message.granted and message.term == node.raft.term:
+            self.counts["late_vote"] += 1
+            self.counts["late_vote_wins"] += node.raft.role is Role.LEADER
         self.pump(node)
 
     def isolate(self, name: PeerId) -> None:

@@ -18,6 +18,7 @@ from ledgermq.ha.raft.messages import (
     Heartbeat,
     Message,
     PreVoteRequest,
+    PreVoteResponse,
     StaleTerm,
     TimeoutNow,
     VoteRequest,
@@ -199,6 +200,58 @@ def test_candidate_without_decision_begins_anew() -> None:
     node.raft.tick(node.settings.election_ticks_max)
 
     assert (node.raft.role, node.raft.term) == (Role.PRE_CANDIDATE, 1)
+
+
+def test_votes_that_arrive_after_the_vote_has_timed_out_elect_a_leader() -> None:
+    """§5.2: They were given in the current term, so no other node can win it. A slow disk delays a vote for that long."""
+    node = a_candidate()
+    node.raft.tick(node.settings.election_ticks_max)
+
+    node.raft.step(VoteResponse(B, A, 1, granted=True))
+
+    assert (node.raft.role, node.raft.term) == (Role.LEADER, 1)
+
+
+def test_late_votes_of_an_earlier_term_do_not_count() -> None:
+    """§5.2: A candidate wins with votes for the same term."""
+    node = a_candidate()
+    node.raft.tick(node.settings.election_ticks_max)
+    node.raft.step(PreVoteResponse(B, A, 2, granted=True))
+    node.process()
+    assert (node.raft.role, node.raft.term) == (Role.CANDIDATE, 2)
+
+    node.raft.step(VoteResponse(B, A, 1, granted=True))
+    node.raft.step(VoteResponse(C, A, 1, granted=True))
+
+    assert node.raft.role is Role.CANDIDATE
+
+
+def test_late_refusals_do_not_end_the_pre_vote() -> None:
+    node = a_candidate()
+    node.raft.tick(node.settings.election_ticks_max)
+
+    node.raft.step(VoteResponse(B, A, 1, granted=False))
+    node.raft.step(VoteResponse(C, A, 1, granted=False))
+
+    assert node.raft.role is Role.PRE_CANDIDATE
+
+
+def test_no_election_times_out_while_term_and_vote_are_written() -> None:
+    """Figure 2: they are durable before requests are sent, so until then nobody can have answered."""
+    node = a_node()
+    node.raft.tick(node.settings.election_ticks_max)
+    node.process()
+    node.raft.step(PreVoteResponse(B, A, 1, granted=True))
+    ready = node.raft.ready()
+    assert ready is not None
+
+    node.raft.tick(10 * node.settings.election_ticks_max)
+    assert (node.raft.role, node.raft.term) == (Role.CANDIDATE, 1)
+    node.obey(ready)
+    node.raft.advance(ready)
+    node.raft.tick(node.settings.election_ticks_max)
+
+    assert node.raft.role is Role.PRE_CANDIDATE
 
 
 def test_election_time_outs_are_spread_over_the_whole_range() -> None:
