@@ -72,6 +72,8 @@ class Deletions:
             store.drop_queues(topic)
             return
         end = self._append(deletion_of(topic, store.next_offsets_of(topic)))
+        if self.replicated is not None:
+            self.replicated.deleting([(topic, group) for group in self.offsets.groups_of(topic)])
         self._forget_topic(topic)
         await self._finish(end, (TOPICS_FILE, OFFSETS_FILE))
 
@@ -83,6 +85,8 @@ class Deletions:
             self._forget_group(group, offsets=offsets)
             return
         end = self._append(group_deletion_of(group, offsets=offsets))
+        if self.replicated is not None:
+            self.replicated.deleting([(topic, group) for topic in self.offsets.topics_of(group)] if offsets else ())
         self._forget_group(group, offsets=offsets)
         await self._finish(end, (GROUPS_FILE, OFFSETS_FILE))
 

@@ -8,7 +8,8 @@ contains the events, and a start applies the later ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -58,6 +59,10 @@ CARRIED_NAMES_MAX = 10_000
 """The most names of topics and groups together in a `TABLES_CARRIED` event; if there are more, it names none."""
 
 
+_Commit = tuple[str, str, int, int, bool]
+"""Topic, group, queue id, offset, and whether clients have to follow a reset to it."""
+
+
 def _always(_name: str) -> bool:
     return True
 
@@ -97,6 +102,8 @@ class ReplicatedTables:
     """The value of `DelayDelivery.changes` when the positions were last appended."""
     _delivered: Mapping[str, int] = attrs.field(factory=dict[str, int])
     """The positions of delayed messages in the derived part of the log; later deliveries may be truncated."""
+    _deleted: deque[list[_Commit]] = attrs.field(factory=deque[list[_Commit]])
+    """On the leader, the commits that each deletion has removed whose event is not derived yet, in the order of the log."""
 
     _gathered: trio.Event = attrs.field(factory=trio.Event)
     """Set when there is something to append."""
@@ -128,13 +135,18 @@ class ReplicatedTables:
         self._logged_groups, self._logged_forbidden = dict(derived.groups), dict(derived.forbidden)
 
     def stop_leading(self) -> None:
-        """Drop the changes of topics and groups that are not derived: other nodes may never have them."""
+        """Drop the changes of topics and groups, and the deletions, that are not derived: other nodes may never have them."""
         if not self._leads:
             return
         self._leads = False
         self._unsure_offsets.update(self.offsets.dirty or {})
         self.offsets.dirty = self.locks.dirty = None
         self._resets = self.offsets.resets.take_all()
+        while self._deleted:  # the oldest last, which counts
+            for topic, group, queue_id, offset, is_reset in self._deleted.pop():
+                self.offsets.commit(group, topic, queue_id, offset, bounded=False)
+                if is_reset:
+                    self._resets.add((topic, group, queue_id))
         self._unlogged_topics.clear()
         self._refusal = ""
         # Deliveries since then may be truncated, and would not be repeated from the newer positions.
@@ -248,6 +260,23 @@ class ReplicatedTables:
             except NotWritable as error:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
+    def deleting(self, keys: Iterable[tuple[str, str]]) -> None:
+        """Keep the commits that a deletion removes until its event is derived, because that may be truncated instead.
+
+        Called once for each event of a deletion that this node has appended, before the commits are removed.
+
+        Args:
+            keys: the topic and group of each commit to be removed.
+        """
+        offsets = self.offsets
+        self._deleted.append(
+            [
+                (topic, group, queue_id, offset, offsets.resets.holds(group, topic, queue_id))
+                for topic, group in keys
+                for queue_id, offset in offsets.of(group, topic).items()
+            ]
+        )
+
     def _topics_changed(self, names: list[str]) -> None:
         if self.role.takes_puts:
             self._unlogged_topics.update(names)
@@ -325,8 +354,11 @@ class ReplicatedTables:
     # ---------------------------------------------------------------- as any other node
 
     def _follow(self, control: Control) -> None:
-        if control.kind == DELAYS_DELIVERED and self.role.takes_puts:
-            self._delivered = control.content["levels"]
+        if self.role.takes_puts:
+            if control.kind == DELAYS_DELIVERED:
+                self._delivered = control.content["levels"]
+            elif control.kind in (TOPIC_DELETED, GROUP_DELETED) and self._deleted:
+                self._deleted.popleft()
         self.apply(control)
 
     def apply(self, control: Control, lacks: Callable[[str], bool] = _always) -> None:

@@ -207,6 +207,26 @@ def test_a_leader_that_was_cut_off_confirms_nothing(code: RequestCode) -> None:
     scenario(story)
 
 
+@pytest.mark.parametrize("code", [RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP])
+def test_a_deletion_that_only_a_deposed_leader_has_takes_no_commits_from_it(code: RequestCode) -> None:
+    """Its event is truncated; when the node leads again, the group continues where it was."""
+
+    async def story(group: Group) -> None:
+        leader = await prepare(group)
+        assert leader.broker is not None
+        before = tables_of(leader.broker)
+        assert before["offsets"] == {("T", "g"): {1: 1}}
+        group.fabric.part([leader.machine.host], [node.machine.host for node in group.nodes if node is not leader])
+        answer = await ask(group, leader, code, DECIDED[code])
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        group.fabric.heal()
+        await trio.sleep(3)
+        assert await group.master() is not leader
+        assert tables_of(leader.broker) == before
+
+    scenario(story)
+
+
 def test_what_the_leader_has_answered_is_known_to_the_next_one() -> None:
     """Each request is carried out, and right after the answer the leader's machine loses power."""
 
