@@ -48,7 +48,8 @@ class LockRequests:
         known = filter(self._is_here, queues)
         held = self.locks.lock(group, client_id, known, self.clock.monotonic())
         answer = request.response(body=dumps({"lockOKMQSet": list(map(queue_to_json, held))}))
-        if self.locks.changes == changes:
+        # What is renewed may have been given a moment ago, by a request that still waits for the majority.
+        if self.locks.changes == changes and (self.replicated is None or self.replicated.locks_settled):
             return answer
         self._dispatcher.start_soon(self._answer_when_kept, connection, request, answer)
         return None

@@ -124,8 +124,10 @@ class ReplicatedTables:
         """Determine what the tables contain that is not in the log: topics adopted from messages, for example."""
         derived = self.derived
         self._leads = True
-        self.offsets.dirty, self.locks.dirty, self._deliveries = dict(self._unsure_offsets), {}, self.delay.changes
+        self.offsets.dirty, self._deliveries = dict(self._unsure_offsets), self.delay.changes
         self.locks.take_over(self.store.world.clock.monotonic())
+        # An earlier leadership of this node may have given leases that the log lacks. Their owners may renew them from now on.
+        self.locks.dirty = dict.fromkeys(self.locks.groups)
         for topic, group, queue_id in sorted(self._resets):
             if self.offsets.query(group, topic, queue_id) is not None:
                 self.offsets.resets.add(group, topic, queue_id)
@@ -241,6 +243,11 @@ class ReplicatedTables:
         """
         if not self.role.takes_puts:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the tables of this node may be old: {self.role.refusal}")
+
+    @property
+    def locks_settled(self) -> bool:
+        """Whether all leases are on a majority, so that the next leader knows them."""
+        return not self.locks.dirty and self.changed_end <= self.store.log.committed_offset
 
     async def settled(self) -> None:
         """Wait until the changes of topics, groups, offsets and locks so far are on a majority.

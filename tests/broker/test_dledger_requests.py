@@ -12,13 +12,14 @@ from ledgermq.broker.broker import Broker
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import open_producer
 from ledgermq.message.batch import encode_batch
-from ledgermq.message.json import dumps
+from ledgermq.message.json import dumps, loads
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import READ_ONLY, RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.history import End
 from ledgermq.world.network import Address
 
+from ..ha.dledger.test_node import hand_over
 from .test_dledger import Group, scenario
 
 Request = tuple[dict[str, str], bytes]
@@ -223,6 +224,50 @@ def test_a_deletion_that_only_a_deposed_leader_has_takes_no_commits_from_it(code
         await trio.sleep(3)
         assert await group.master() is not leader
         assert tables_of(leader.broker) == before
+
+    scenario(story)
+
+
+def test_a_lock_that_waits_for_the_majority_is_not_confirmed_as_a_renewal() -> None:
+    """A member asks twice in a row, and its leader has just been cut off from the others."""
+
+    async def story(group: Group) -> None:
+        leader = await prepare(group)
+        group.fabric.part([leader.machine.host], [node.machine.host for node in group.nodes if node is not leader])
+        codes: list[int] = []
+
+        async def lock() -> None:
+            codes.append((await ask(group, leader, RequestCode.LOCK_BATCH_MQ, DECIDED[RequestCode.LOCK_BATCH_MQ])).code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lock)
+            await trio.sleep(0.05)
+            nursery.start_soon(lock)
+        assert codes == [ResponseCode.SYSTEM_ERROR] * 2
+        group.fabric.heal()
+
+    scenario(story)
+
+
+def test_a_lock_that_only_a_deposed_leader_has_given_is_in_the_log_before_it_confirms_it() -> None:
+    """It leads again, the member renews the lease, and the machine ends: the next leader must not give it to another member."""
+
+    async def story(group: Group) -> None:
+        leader = await prepare(group)
+        assert leader.broker is not None
+        group.fabric.part([leader.machine.host], [node.machine.host for node in group.nodes if node is not leader])
+        assert (await ask(group, leader, RequestCode.LOCK_BATCH_MQ, ({}, QUEUES))).code == ResponseCode.SYSTEM_ERROR
+        group.fabric.heal()
+        await trio.sleep(2)
+        master = await group.master()
+        assert master.broker is not None
+        await hand_over(group, master.broker, leader)
+        answer = await ask(group, leader, RequestCode.LOCK_BATCH_MQ, ({}, QUEUES))
+        assert answer.code == ResponseCode.SUCCESS
+        await leader.process.end(End.POWER)
+        new = await group.master()
+        answer = await ask(group, new, RequestCode.LOCK_BATCH_MQ, ({}, QUEUES.replace(b'"c"', b'"another"')))
+        assert loads(answer.body) == {"lockOKMQSet": []}
 
     scenario(story)
 
