@@ -24,7 +24,8 @@ LEASE_SECONDS = 60.0
 OWNER_BELIEVES_SECONDS = 30.0
 """How long a client continues to consume after its last renewal (RocketMQ's REBALANCE_LOCK_MAX_LIVE_TIME)."""
 HANDOVER_SECONDS = 1.1 * OWNER_BELIEVES_SECONDS
-"""How long a new master gives no leases; the additional tenth allows for clients whose clocks run slowly."""
+"""How long a new master gives no leases; the additional tenth allows for clients whose clocks run slowly, and in a DLedger
+group for a leader that was cut off, which renews leases until it notices that."""
 LEASES_MAX = 100_000
 """The most leases of all groups; then no new one is given. Their file is encoded in one turn of the event loop."""
 
@@ -79,8 +80,8 @@ class QueueLocks:
         self.changes += 1
 
     def take_over(self, now: float) -> None:
-        """Begin to give leases as leader; owners may have renewed the last leader's leases just before it ended."""
-        renewed = now - LEASE_SECONDS + OWNER_BELIEVES_SECONDS
+        """Begin to give leases as leader; the last leader renews its own until it knows that it was deposed."""
+        renewed = now - LEASE_SECONDS + HANDOVER_SECONDS
         for leases in self._leases.values():
             for queue, (owner, _) in leases.items():
                 leases[queue] = owner, renewed

@@ -155,3 +155,14 @@ def test_a_file_that_makes_no_sense_is_refused(stored: object) -> None:
     """Leases that nobody knows of would be given to two."""
     with pytest.raises((TypeError, ValueError)):
         QueueLocks().load(stored, 0)
+
+
+def test_a_new_leader_waits_as_long_as_an_owner_may_go_on_whose_lease_the_last_one_renewed() -> None:
+    """A leader that is cut off renews leases for another moment, while the next one leads already."""
+    locks = QueueLocks()
+    locks.lock("g", "c1", [A], 0)
+
+    locks.take_over(1000)
+
+    assert locks.lock("g", "c2", [A], 1000 + OWNER_BELIEVES_SECONDS + 1) == []
+    assert locks.lock("g", "c2", [A], 1000.1 + HANDOVER_SECONDS) == [A]
