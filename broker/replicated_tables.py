@@ -253,8 +253,11 @@ class ReplicatedTables:
         """Wait until the changes of topics, groups, offsets and locks so far are on a majority.
 
         Raises:
-            RequestRefused: the changes are in the tables of this node, but not as durable as the mode promises.
+            RequestRefused: the changes are in the tables of this node, but not as durable as the mode promises; or the node has
+                stopped leading since it made them, and may not have appended them.
         """
+        if not self._leads:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"whether the change was made is unknown: {self.role.refusal}")
         if self._refusal:
             self._append_changes()
         self._append_gathered()

@@ -14,6 +14,7 @@ from ledgermq.message.message import Message
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.errors import RequestRefused
 from ledgermq.testing.history import End
 from ledgermq.world.network import Address
 
@@ -88,6 +89,26 @@ def test_a_leader_that_hands_over_does_not_confirm_what_is_not_in_the_log() -> N
         grouped = await ask(group, master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"late"}')
         group.fabric.heal()
         assert (created.code, grouped.code) == (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_ERROR)
+
+    scenario(story)
+
+
+def test_a_leader_that_was_deposed_while_it_carried_out_a_request_does_not_confirm_it() -> None:
+    """A reset goes on in later turns of the event loop; what it changed after the node stopped leading is in no log."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        assert leader.broker is not None
+        assert leader.broker.replicated is not None
+        await leader.broker.replicated.settled()
+        group.fabric.part([leader.machine.host], [node.machine.host for node in group.nodes if node is not leader])
+        with trio.fail_after(5):
+            while leader.broker.role.takes_puts:  # noqa: ASYNC110 - virtual time
+                await trio.sleep(0.01)
+        leader.broker.offsets.reset("g", "T", 0, 0)
+        with pytest.raises(RequestRefused, match="whether the change was made is unknown: the broker is a candidate"):
+            await leader.broker.replicated.settled()
+        group.fabric.heal()
 
     scenario(story)
 
