@@ -262,7 +262,7 @@ class Ledger(Places):
         """
         try:
             # The checkpoint is replaced first: it must not name entries that are removed. If a crash interrupts the removal,
-            # the remaining entries are a prefix of the old log.
+            # the next start finishes it.
             fresh = Checkpoint(
                 begin_index=begin_index, before_term=before_term, synced_index=begin_index - 1, synced_position=position
             )

@@ -121,6 +121,7 @@ def _is_in_order(run: Segments) -> bool:
 
 def _recover(ledger: Ledger, checkpoint: Checkpoint) -> None:
     data = ledger.data
+    _finish_clearing(data, checkpoint)
     if not data.files:
         _begin(ledger, checkpoint)
         return
@@ -143,6 +144,14 @@ def _recover(ledger: Ledger, checkpoint: Checkpoint) -> None:
     ledger.synced_index, ledger.synced_position = ledger.end_index, ledger.end_position
     ledger.committed_index, ledger.committed_position = ledger.begin_index - 1, ledger.begin_position
     ledger.commit(checkpoint.committed_index)
+
+
+def _finish_clearing(data: Segments, checkpoint: Checkpoint) -> None:
+    """Delete files that are left because `Ledger.clear` was interrupted; its checkpoint names no entry but a new beginning."""
+    position = checkpoint.synced_position
+    begins_anew = 0 < checkpoint.begin_index == checkpoint.synced_index + 1
+    if begins_anew and data.files and data.files[0].start != position - position % data.segment_size:
+        data.clear()
 
 
 def _finish_expiry(ledger: Ledger, checkpoint: Checkpoint) -> None:

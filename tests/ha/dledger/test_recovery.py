@@ -16,7 +16,7 @@ from ledgermq.store.errors import NotWritable
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.medium import SECTOR
 
-from .ledgers import content, force, message, open_small
+from .ledgers import FILE_SIZE, content, force, message, open_small
 
 Entry = tuple[int, int, bytes]
 
@@ -240,3 +240,35 @@ def _sectors(read: bytes, start: int) -> list[bytes]:
     """The parts of `read`, which begins at position `start`, by the sector of the medium."""
     first = -start % SECTOR
     return [read[:first], *(read[at : at + SECTOR] for at in range(first, len(read), SECTOR))]
+
+
+@pytest.mark.parametrize("begin", [45, 1000])
+@pytest.mark.parametrize("how", ["kill", "power_cut"])
+def test_a_ledger_whose_clearing_was_interrupted_is_whole_or_begins_anew(how: str, begin: int) -> None:
+    """Whatever call the end of the process comes in: else the node would not start again until an operator empties its store."""
+    found = set[int]()
+    for calls in range(30):
+        disk = SimDisk(random.Random(calls))
+        ledger = open_small(disk)
+        ledger.append(1, [message(number) for number in range(60)])
+        force(ledger)
+        ledger.commit(40)
+        ledger.write_checkpoint()
+        before = content(ledger)
+        fuse = Fuse(1000)
+        ledger = open_small(fused(disk, fuse))
+        fuse.calls_left = calls
+        with contextlib.suppress(PowerCutError):
+            ledger.clear(begin, 7 * FILE_SIZE, 3)
+
+        disk = disk.kill() if how == "kill" else disk.power_cut(calls)
+        ledger = open_small(disk)
+
+        found.add(ledger.begin_index)
+        if ledger.begin_index == 0:
+            assert content(ledger) == before
+        else:
+            end = ledger.end_index, ledger.end_position, ledger.end_term
+            assert (ledger.begin_index, *end) == (begin, begin - 1, 7 * FILE_SIZE, 3)
+            assert not ledger.data.files
+    assert found == {0, begin}
