@@ -254,8 +254,13 @@ class Ledger(Places):
         if self.synced_index >= index:
             self.synced_index, self.synced_position = index - 1, end
 
-    def clear(self, begin_index: int, position: int, before_term: int) -> None:
+    def clear(
+        self, begin_index: int, position: int, before_term: int, configurations: Sequence[tuple[int, bytes]] = ()
+    ) -> None:
         """Remove all entries and begin again with the entry `begin_index` at `position`, the beginning of a file. Blocks.
+
+        Args:
+            configurations: the index and body of the newest configuration entry before the new beginning, if there is one.
 
         Raises:
             OSError: the disk failed; the ledger refuses appends until a later call succeeds or it is reopened.
@@ -264,7 +269,11 @@ class Ledger(Places):
             # The checkpoint is replaced first: it must not name entries that are removed. If a crash interrupts the removal,
             # the next start finishes it.
             fresh = Checkpoint(
-                begin_index=begin_index, before_term=before_term, synced_index=begin_index - 1, synced_position=position
+                begin_index=begin_index,
+                before_term=before_term,
+                synced_index=begin_index - 1,
+                synced_position=position,
+                configurations=tuple(configurations),
             )
             self.checkpoint_file.save(fresh)
             self.checkpoint = fresh
@@ -277,6 +286,7 @@ class Ledger(Places):
             self.failure = f"the disk refused to empty the ledger: {error.strerror or error}"
             raise
         self.begin_at(begin_index, position, before_term)
+        self.configurations = list(configurations)
 
     def begin_at(self, begin_index: int, position: int, before_term: int) -> None:
         """Set the beginning of a ledger that has no files."""

@@ -103,9 +103,8 @@ async def begin_anew(
             for prepare in before_clearing:
                 await prepare()
             # This runs on the event loop, because it changes the list of files that the event loop reads.
-            ledger.clear(last_index + 1, begin.position, last_term)
-            if begin.configuration_body:
-                ledger.configurations = [(begin.configuration_index, begin.configuration_body)]
+            known = [(begin.configuration_index, begin.configuration_body)] if begin.configuration_body else []
+            ledger.clear(last_index + 1, begin.position, last_term, known)
             ledger.write_checkpoint()
 
     async def drop_derived() -> None:

@@ -380,11 +380,11 @@ def test_files_that_do_not_fit_together_are_refused() -> None:
 
 
 def test_a_ledger_with_a_given_beginning_knows_the_term_before(reopen: Reopen) -> None:
-    """And the configuration, though no entry behind it had been synced when the process was killed."""
+    """And the configuration, though the process was killed at once, or before any entry behind it had been synced."""
     ledger = reopen()
-    ledger.clear(1000, 5 * FILE_SIZE, 3)
-    ledger.configurations = [(700, b"group")]
-    ledger.write_checkpoint()
+    ledger.clear(1000, 5 * FILE_SIZE, 3, [(700, b"group")])
+    ledger = reopen()
+    assert ledger.configurations == [(700, b"group")]
     ledger.append(4, messages(0, 3))
     ledger = reopen()
     assert (ledger.term_of(999), ledger.end_index) == (3, 1002)

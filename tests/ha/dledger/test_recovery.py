@@ -259,7 +259,7 @@ def test_a_ledger_whose_clearing_was_interrupted_is_whole_or_begins_anew(how: st
         ledger = open_small(fused(disk, fuse))
         fuse.calls_left = calls
         with contextlib.suppress(PowerCutError):
-            ledger.clear(begin, 7 * FILE_SIZE, 3)
+            ledger.clear(begin, 7 * FILE_SIZE, 3, [(40, b"group")])
 
         disk = disk.kill() if how == "kill" else disk.power_cut(calls)
         ledger = open_small(disk)
@@ -270,5 +270,6 @@ def test_a_ledger_whose_clearing_was_interrupted_is_whole_or_begins_anew(how: st
         else:
             end = ledger.end_index, ledger.end_position, ledger.end_term
             assert (ledger.begin_index, *end) == (begin, begin - 1, 7 * FILE_SIZE, 3)
+            assert ledger.configurations == [(40, b"group")]
             assert not ledger.data.files
     assert found == {0, begin}
