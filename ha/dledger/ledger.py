@@ -75,7 +75,7 @@ class Ledger(Places):
     indexed_until: int = -1
     """The last entry up to which all index records are durable."""
     _cut_failed: bool = False
-    """Whether the last truncation failed; `failure` is then set until another one succeeds."""
+    """Whether the last truncation or clearing failed; `failure` is then set until another one succeeds."""
     _index_unsure: bool = True
     """Whether a sync of the index may have failed, in this process or an earlier one."""
     _forgotten: list[Segment] = attrs.field(factory=list[Segment])
@@ -283,6 +283,7 @@ class Ledger(Places):
             self.data.clear()
             self.failure, self._cut_failed, self.files.unclear = None, False, False
         except OSError as error:
+            self._cut_failed = True
             self.failure = f"the disk refused to empty the ledger: {error.strerror or error}"
             raise
         self.begin_at(begin_index, position, before_term)
@@ -381,8 +382,10 @@ class Ledger(Places):
         """Write what is durable to the checkpoint, so that the next recovery reads only later entries. Blocks.
 
         Raises:
-            OSError: the disk failed; the old checkpoint is kept.
+            OSError: the disk failed, or a truncation has failed, which may have removed durable entries; the old checkpoint is
+                kept.
         """
+        self._check_cut()
         index, position = self.synced_index, self.synced_position
         start, end = max(self.indexed_until + 1, self.begin_index) * INDEX_SIZE, (index + 1) * INDEX_SIZE
         if self._index_unsure:
@@ -413,8 +416,7 @@ class Ledger(Places):
             OSError: the disk failed, an entry reads back damaged, or a truncation has failed, which may leave entries without
                 index records. Then `failure` is kept until it has been repeated, which repairs a failed sync as well.
         """
-        if self._cut_failed:
-            raise OSError(errno.EIO, "entries that a failed truncation has to remove are still in the ledger")
+        self._check_cut()
         if self.files.unclear:
             self.files.clear_withdrawn()
         start, end = self.synced_position, self.end
@@ -444,6 +446,10 @@ class Ledger(Places):
             self.files.sync_withdrawn()
         self.failure = None
         self.reached(end)
+
+    def _check_cut(self) -> None:
+        if self._cut_failed:
+            raise OSError(errno.EIO, "entries that a failed truncation has to remove are still in the ledger")
 
     def _is_blank(self, segment: Segment, at: int) -> bool:
         return segment.size - at >= BLANK_SIZE and BLANK.codec.unpack_from(segment.view, at) == (MAGIC_BLANK, segment.size - at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 from typing import Any, cast
 
@@ -245,7 +246,7 @@ def _sectors(read: bytes, start: int) -> list[bytes]:
 @pytest.mark.parametrize("begin", [45, 1000])
 @pytest.mark.parametrize("how", ["kill", "power_cut"])
 def test_a_ledger_whose_clearing_was_interrupted_is_whole_or_begins_anew(how: str, begin: int) -> None:
-    """Whatever call the end of the process comes in: else the node would not start again until an operator empties its store."""
+    """Whatever call the end comes in: else the node would not start again until an operator empties its store."""
     found = set[int]()
     for calls in range(30):
         disk = SimDisk(random.Random(calls))
@@ -273,3 +274,46 @@ def test_a_ledger_whose_clearing_was_interrupted_is_whole_or_begins_anew(how: st
             assert ledger.configurations == [(40, b"group")]
             assert not ledger.data.files
     assert found == {0, begin}
+
+
+@attrs.define(eq=False)
+class Refusal(Fuse):
+    """Lets one call fail, and none after it."""
+
+    def burn(self) -> None:
+        self.calls_left -= 1
+        if self.calls_left == -1:
+            raise OSError(errno.EIO, "refused")
+
+
+@pytest.mark.parametrize("cut", ["truncate", "clear"])
+def test_a_node_starts_again_whose_disk_refused_a_cut(cut: str) -> None:
+    """Whatever call it was; a checkpoint and the repair of a failed sync are tried before the cut is repeated."""
+    for calls in range(30):
+        disk = SimDisk(random.Random(calls))
+        ledger = open_small(disk)
+        ledger.append(1, [message(number) for number in range(60)])
+        force(ledger)
+        ledger.commit(3)
+        ledger.write_checkpoint()
+        refusal = Refusal(1000)
+        ledger = open_small(fused(disk, refusal))
+        ledger.append(1, [message(60)])
+        before = content(ledger)
+        refusal.calls_left = calls
+        with contextlib.suppress(OSError):
+            if cut == "truncate":
+                ledger.truncate(10)
+            else:
+                ledger.clear(1000, 7 * FILE_SIZE, 3)
+        for meanwhile in (ledger.write_checkpoint, ledger.heal):
+            with contextlib.suppress(OSError):
+                meanwhile()
+
+        ledger = open_small(disk.kill())
+
+        if ledger.begin_index == 0:
+            assert ledger.end_index >= 9
+            assert content(ledger) == before[: ledger.end_index + 1]
+        else:
+            assert (cut, ledger.begin_index, ledger.end_index) == ("clear", 1000, 999)
