@@ -98,6 +98,8 @@ class ReplicatedTables:
     """The topic, group and queue of resets that clients have to follow once this node leads."""
     _refusal: str = ""
     """Why the log refused a change; empty if it accepted all of them."""
+    _restates: bool = False
+    """Whether the tables are being appended so that files can be deleted; a full disk does not prevent that."""
     _deliveries: int = 0
     """The value of `DelayDelivery.changes` when the positions were last appended."""
     _delivered: Mapping[str, int] = attrs.field(factory=dict[str, int])
@@ -210,8 +212,10 @@ class ReplicatedTables:
         if self.offsets.dirty is None:
             raise NotWritable("this node does not lead yet")
         self._count_all_as_unlogged()
+        self._restates = True
         self._append_changes()
         self._append_gathered()
+        self._restates = False
         if self._refusal:
             raise NotWritable(self._refusal)
         return self.changed_end
@@ -353,7 +357,7 @@ class ReplicatedTables:
     def _append(self, control: Control) -> bool:
         """Append an event; return whether the log accepted it."""
         try:
-            self.changed_end = self.store.append_event(control)
+            self.changed_end = self.store.append_event(control, on_full_disk=self._restates)
         except (NotWritable, OSError) as error:
             self._refusal = str(error)
             self._wake()

@@ -274,6 +274,19 @@ def test_a_node_that_begins_anew_forgets_what_was_deleted_while_it_was_away() ->
     scenario(story)
 
 
+def test_the_files_of_a_full_disk_can_be_deleted() -> None:
+    """The tables that expire with them are appended first, although messages and changes of tables are refused."""
+
+    async def story(group: Group) -> None:
+        store = up(await group.master()).store
+        async with open_admin(group.namesrv, world=group.world("10.0.3.1")) as admin:
+            await admin.create_topic("T", queues=2)
+        store.writability.disk_full = True
+        assert await store.queue_ends.append(store.log.max_offset)
+
+    scenario(story)
+
+
 def test_a_commit_that_only_a_deposed_leader_has_is_in_the_log_once_it_leads_again() -> None:
     """Its client was answered that the commit is accepted, and it may be read there; the group must not move back later."""
 
