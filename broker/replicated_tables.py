@@ -329,10 +329,7 @@ class ReplicatedTables:
         offsets, locks, delay = self.offsets, self.locks, self.delay
         while offsets.dirty:
             taken = [offsets.dirty.popitem()[0] for _ in range(min(len(offsets.dirty), OFFSETS_PER_RECORD_MAX))]
-            rows = [
-                [topic, group, queue_id, -1 if (offset := offsets.query(group, topic, queue_id)) is None else offset]
-                for topic, group, queue_id in taken
-            ]
+            rows = [[topic, group, queue_id, self._offset_of(topic, group, queue_id)] for topic, group, queue_id in taken]
             resets = [
                 [topic, group, queue_id] for topic, group, queue_id in taken if offsets.resets.holds(group, topic, queue_id)
             ]
@@ -349,6 +346,11 @@ class ReplicatedTables:
             changes, levels = delay.changes, {str(level): offset for level, offset in delay.offsets().items()}
             if self._append(Control(DELAYS_DELIVERED, {"levels": levels})):
                 self._deliveries = changes
+
+    def _offset_of(self, topic: str, group: str, queue_id: int) -> int:
+        """A group's offset on a queue as the log has it: -1 if there is none."""
+        offset = self.offsets.query(group, topic, queue_id)
+        return -1 if offset is None else offset
 
     @property
     def _has_gathered(self) -> bool:
@@ -415,7 +417,8 @@ class ReplicatedTables:
         rows = [(str(t), str(g), int_of(queue_id), long_of(offset)) for t, g, queue_id, offset in content["offsets"]]
         resets = {(str(t), str(g), int_of(queue_id)) for t, g, queue_id in content.get("resets", ())}
         for topic, group, queue_id, offset in rows:
-            self._unsure_offsets.pop((topic, group, queue_id), None)
+            if follows or offset == self._offset_of(topic, group, queue_id):  # else a later commit is not derived yet
+                self._unsure_offsets.pop((topic, group, queue_id), None)
             if not follows:
                 continue
             if offset < 0:
