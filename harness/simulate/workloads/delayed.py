@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import count
 from typing import ClassVar
 
 import attrs
@@ -25,13 +26,24 @@ DELAYS_MS = (1000, 5000)
 """The delays of the first two levels, in milliseconds."""
 
 
+def _hexadecimal(host: str) -> str:
+    """An address as the id of a message has it."""
+    return bytes(map(int, host.split("."))).hex().upper()
+
+
 @attrs.define(eq=False)
 class Delayed(Workload):
-    """A delayed message is never delivered before its due time by the clock of the broker."""
+    """A delayed message is never delivered before its due time by the clock of the broker.
+
+    The broker that stores a message computes the due time. In a group that may be another one than the client had asked, or
+    than delivers the message, and their clocks may differ.
+    """
 
     name: ClassVar[str] = "delayed"
     codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.SEND_MESSAGE_V2})
     came: int = 0
+    stored_by: dict[int, str] = attrs.field(factory=dict[int, str])
+    """By number of the message, the hexadecimal address of the broker that acknowledged it."""
     early: list[str] = attrs.field(factory=list[str])
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -45,21 +57,23 @@ class Delayed(Workload):
             nursery.start_soon(self._send, producer)
             task_status.started()
             async for message in consumer:
-                host, due_ms, jumps_back = message.body.decode().split(";")
+                number, host, due_ms, jumps_back = message.body.decode().split(";")
                 clock = scene.master.clock
                 self.came += 1
                 same_clock = host == scene.master.host and int(jumps_back) == clock.jumps_back
+                same_clock &= self.stored_by.get(int(number)) == _hexadecimal(host)
                 if same_clock and (now_ms := clock.wall_ms()) < int(due_ms):
                     self.early.append(f"a message that is due at {due_ms} ms came at {now_ms} ms")
 
     async def _send(self, producer: Producer) -> None:
         scene = self.scene
-        while True:
+        for number in count():
             level, node = scene.rng.randint(1, len(DELAYS_MS)), scene.master
             due_ms = node.clock.wall_ms() + DELAYS_MS[level - 1]
             with contextlib.suppress(ClientError):
-                body = f"{node.host};{due_ms};{node.clock.jumps_back}".encode()
-                await producer.send(Message(TOPIC, body, delay_level=level))
+                body = f"{number};{node.host};{due_ms};{node.clock.jumps_back}".encode()
+                result = await producer.send(Message(TOPIC, body, delay_level=level))
+                self.stored_by[number] = result.offset_message_id[:8]
             await trio.sleep(scene.pause_seconds(0.2))
 
     def violations(self) -> list[str]:
