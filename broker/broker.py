@@ -220,7 +220,8 @@ class Broker:
             deletions=self.deletions,
             replicated=self.replicated,
         ).load(self.config)
-        adopt_stored(self.topics, self.store, has_every_change=self.replicated is not None)
+        if self.replicated is None:  # in DLedger mode the leader adopts topics, and the log brings them to the other nodes
+            adopt_stored(self.topics, self.store)
 
     def _register_services(self) -> None:
         """Register the request codes; a change of a replicated table is answered once committed, a new topic once routed."""
