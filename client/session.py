@@ -388,7 +388,7 @@ class Session:
     def _close_offline_channels(self) -> None:
         known = {*self.name_servers, *self.routes.members()}
         for address, channel in list(self._channels.items()):
-            if address not in known:
+            if address not in known and not channel.waiting:  # an administrator asks brokers that are in no route here
                 log.info("offline_broker_dropped", broker=str(address))
                 channel.close()
 
