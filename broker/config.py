@@ -30,6 +30,8 @@ ASYNC_FLUSH, SYNC_FLUSH = "ASYNC_FLUSH", "SYNC_FLUSH"
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 SHOWN_CHARACTERS = 60
 """How many characters of an unreadable text an error quotes."""
+NODE_ID = re.compile(r"[A-Za-z]\d+")
+"""Matches the id of a node of a DLedger group (dLegerSelfId)."""
 _HOUR = re.compile("[01]?[0-9]|2[0-3]")
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -232,7 +234,7 @@ RocketMQ 5.x this is the default."""
     def _check_dledger(self) -> None:
         if self.broker_role == SLAVE or self.broker_id != MASTER_ID:
             raise BadConfig("brokerRole", self.broker_role, "ASYNC_MASTER with brokerId 0: a DLedger group elects its master")
-        if not re.fullmatch(r"[A-Za-z]\d+", self.dleger_self_id):
+        if not NODE_ID.fullmatch(self.dleger_self_id):
             raise BadConfig("dLegerSelfId", self.dleger_self_id, "a letter and a number, such as n0")
         if self.raft_dialect == "java" and self.ha_secret:
             raise BadConfig("haSecret", "…", "empty with raftDialect=java: nodes of Apache's cannot prove that they know it")

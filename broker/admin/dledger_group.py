@@ -22,6 +22,7 @@ from ...remoting.dispatcher import Dispatcher
 from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
 from ...world.network import Address
+from ..config import NODE_ID
 
 CHANGE_SECONDS = 60.0
 """How long a request may take before it is answered with a time-out: a new voter has to catch up first."""
@@ -89,12 +90,12 @@ class DLedgerAdministration:
     async def _add(self, peer: PeerId, request: RemotingCommand) -> None:
         configuration = self.node.replica.core.configuration
         learners = [one for one in configuration.learners if one != peer]
-        await change_members(self.node.replica, [*configuration.voters, peer], learners, {peer: _address(request)})
+        await change_members(self.node.replica, [*configuration.voters, peer], learners, {peer: _address(peer, request)})
 
     async def _add_learner(self, peer: PeerId, request: RemotingCommand) -> None:
         configuration = self.node.replica.core.configuration
         voters = [one for one in configuration.voters if one != peer]
-        await change_members(self.node.replica, voters, [*configuration.learners, peer], {peer: _address(request)})
+        await change_members(self.node.replica, voters, [*configuration.learners, peer], {peer: _address(peer, request)})
 
     async def _remove(self, peer: PeerId, _request: RemotingCommand) -> None:
         configuration = self.node.replica.core.configuration
@@ -106,8 +107,15 @@ class DLedgerAdministration:
         await change_members(self.node.replica, voters, [one for one in configuration.learners if one != peer], {})
 
 
-def _address(request: RemotingCommand) -> Address:
+def _address(peer: PeerId, request: RemotingCommand) -> Address:
+    """The address of a node to be let in, which must be one that a node can have, because the log keeps both."""
+    if not NODE_ID.fullmatch(peer):
+        refusal = f"a node is a letter and a number, such as n3 (got {peer!r:.100}); nothing was changed"
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, refusal)
     try:
-        return Address.parse(request.text("address"))
+        address = Address.parse(request.text("address"))
     except ValueError as error:
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"address: {error}; nothing was changed") from error
+    if not address.port:
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"address: no node listens at {address}; nothing was changed")
+    return address

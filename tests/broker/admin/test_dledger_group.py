@@ -37,8 +37,10 @@ def test_a_change_that_cannot_work_changes_nothing() -> None:
         wrong = [
             ("add", "n9", here, f"{here} is the address of {name}"),
             ("learner", other, elsewhere, f"the leader's dLegerPeers has {other} at 10.0.1.{other[1:]}:{RAFT_PORT}"),
-            ("learner", "", elsewhere, "ids of peers have 1 to 255 bytes"),
-            ("add", "n" * 256, elsewhere, "ids of peers have 1 to 255 bytes"),
+            ("learner", "", elsewhere, "a node is a letter and a number, such as n3"),
+            ("add", "n;9", elsewhere, "a node is a letter and a number, such as n3"),
+            ("add", "n" + "9" * 255, elsewhere, "ids of peers have 1 to 255 bytes"),
+            ("add", "n9", "10.0.9.9:0", "no node listens at 10.0.9.9:0"),
             ("add", "n9", "10.0.9.9", "an address is HOST:PORT"),
             ("remove", "n9", "", "n9 is no member: n0, n1, n2 are"),
             ("transfer", "n9", "", "n9 is not a voter"),
