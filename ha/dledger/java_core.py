@@ -68,6 +68,7 @@ class JavaCore(JavaState):
         if self.role is Role.LEADER and self.leadership is not None:
             due = [self.leadership.beat_at_ms]
             due += [one.resume_at for one in self.leadership.group if one.resume_at > self.now_ms]
+            due += [one.pushed_ms + self.settings.commit_ms for one in self.leadership.group if one.idle]
             if self.leadership.transfer_to is not None:
                 due.append(self.now_ms + TICK_MS)
         elif self.role is Role.FOLLOWER:

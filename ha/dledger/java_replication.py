@@ -54,6 +54,7 @@ def feed_followers(state: JavaState) -> None:
 
 def _push(state: JavaState, follower: Follower, kind: str, entries: tuple[memoryview, ...], first: LogIndex) -> None:
     last = first + len(entries) - 1 if entries else NO_INDEX
+    follower.pushed_ms = state.now_ms
     state.send(
         Push(
             sender=state.id,
@@ -101,7 +102,9 @@ def _append(state: JavaState, follower: Follower) -> None:
         _push(state, follower, APPEND, entries, follower.write_index)
         follower.write_index += len(entries)
         follower.commit_sent = state.commit_index
-    if not follower.inflight and not follower.control_out and follower.commit_sent < state.commit_index:
+    if follower.inflight or follower.control_out:
+        return
+    if follower.commit_sent < state.commit_index or state.now_ms - follower.pushed_ms >= settings.commit_ms:
         follower.control_out, follower.commit_sent = True, state.commit_index
         _push(state, follower, COMMIT, (), NO_INDEX)
 
@@ -125,6 +128,8 @@ def on_push_answer(state: JavaState, push: Push, answer: Answer | None) -> None:
             _compare_again(state, follower, pause=True)
     elif push.kind == APPEND and follower.state == APPEND:
         _on_appended(state, follower, push, answer)
+    elif push.kind == COMMIT and answer is not None and answer.code == Code.INCONSISTENT_STATE:
+        _compare_again(state, follower, pause=False)
 
 
 def _on_compared(state: JavaState, follower: Follower, push: Push, answer: Answer | None) -> None:
@@ -161,6 +166,7 @@ def _start_appending(state: JavaState, follower: Follower, index: LogIndex) -> N
 
 def _compare_again(state: JavaState, follower: Follower, *, pause: bool) -> None:
     follower.state, follower.compare_index, follower.control_out = COMPARE, NO_INDEX, False
+    follower.commit_sent = NO_INDEX
     follower.inflight.clear()
     follower.session += 1
     if pause:
@@ -227,7 +233,8 @@ def on_push(state: JavaState, push: Push) -> None:
         state.controls.append(push)
     elif push.kind == COMMIT:
         follow_commit(state, push.commit_index)
-        state.send(state.reply(push, Code.SUCCESS))
+        # A leader of ours compares the logs after such a refusal; a Java node does not look at the answer.
+        state.send(state.reply(push, Code.SUCCESS if state.commit_index >= push.commit_index else Code.INCONSISTENT_STATE))
     else:
         state.send(state.reply(push, Code.UNEXPECTED_ARGUMENT))
 

@@ -20,7 +20,7 @@ from ..raft.ready import ReadState
 from ..raft.roles import Role
 from ..raft.state import PendingRead
 from ..raft.units import NO_INDEX, LogIndex, PeerId, Term
-from .java_messages import Code, Message, Push, Reply, Transfer
+from .java_messages import APPEND, Code, Message, Push, Reply, Transfer
 
 
 @attrs.frozen(kw_only=True)
@@ -45,6 +45,8 @@ class JavaSettings:
     """How many pushes may wait at a follower for earlier ones; a further one is answered PUSH_REQUEST_IS_FULL."""
     gap_ms: int = 1000
     """A push that waits longer for earlier ones is refused, and the leader compares again."""
+    commit_ms: int = 1000
+    """A follower to which nothing was pushed for this long is sent the committed index again, which may have been lost."""
     error_pause_ms: int = 500
     """Pause before the leader sends to a follower again that did not answer or refused."""
     transfer_lag_max: int = 1000
@@ -88,6 +90,8 @@ class Follower:
     control_out: bool = False
     """Whether a COMPARE, TRUNCATE or COMMIT is in flight."""
     commit_sent: LogIndex = NO_INDEX
+    pushed_ms: int = 0
+    """The time of the last push to it."""
     inflight: dict[LogIndex, int] = attrs.field(factory=dict[LogIndex, int])
     """The size of each push of entries in flight, by its first index."""
     resume_at: int = 0
@@ -97,6 +101,11 @@ class Follower:
     """The number of the last round of heartbeats that it has answered with success."""
     session: int = 0
     """Counts the restarts of replication to it; answers to pushes of an earlier session are ignored."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight to it, and it lacks no entry that was sent."""
+        return self.follows and self.state == APPEND and not self.inflight and not self.control_out
 
 
 @attrs.define(eq=False)

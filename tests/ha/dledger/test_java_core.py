@@ -88,6 +88,33 @@ def test_an_isolated_leader_acknowledges_nothing_and_steps_down(seed: int) -> No
     scenario(story, seed=seed, dialect=JAVA, java=FAST)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_follower_learns_what_is_committed_though_the_message_that_says_so_is_lost(seed: int) -> None:
+    """No further put helps."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 3)
+        await group.converged()
+        term = leader.up.leading.term
+
+        def lose_all(_index: int, _position: int) -> None:
+            for _ in range(50):
+                group.fabric.lose_connection()
+
+        leader.up.on_committed.append(lose_all)
+        await group.put(leader, 3)
+        leader.up.on_committed.remove(lose_all)
+        assert min(node.up.ledger.committed_index for node in group.running) < leader.up.ledger.committed_index
+
+        await group.converged()
+
+        assert leader.up.leading.term == term
+        group.check()
+
+    scenario(story, seed=seed, dialect=JAVA, java=FAST)
+
+
 def test_reads_wait_until_the_leader_is_confirmed() -> None:
     """By a round of heartbeats; an isolated leader gives no index, and says so when it gives up its leadership."""
 

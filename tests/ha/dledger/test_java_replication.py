@@ -54,6 +54,26 @@ def replies(core: JavaCore) -> list[Reply]:
 # ---------------------------------------------------------------------------------------------------------------- the leader
 
 
+def test_a_committed_index_that_was_lost_is_sent_again() -> None:
+    """Else a follower would not serve the last messages until the next one comes."""
+    core = leader([1, 3])
+    assert core.leadership is not None
+    follower = core.leadership.group.followers[OTHER]
+    follower.state, follower.write_index, core.commit_index = APPEND, 2, 1
+    (lost,) = pushes(core)
+    assert (lost.kind, lost.commit_index) == (COMMIT, 1)
+    core.step(Answered(lost, None))
+    assert pushes(core) == []
+    assert core.ticks_until_due * 10 <= core.settings.commit_ms
+
+    core.now_ms += core.settings.commit_ms
+    (again,) = pushes(core)
+    assert (again.kind, again.commit_index) == (COMMIT, 1)
+    core.step(Answered(again, Answer(code=Code.INCONSISTENT_STATE, term=3)))
+
+    assert [one.kind for one in pushes(core)] == [COMPARE]
+
+
 @pytest.mark.parametrize(
     ("code", "bounds", "kind", "index"),
     [
@@ -267,11 +287,12 @@ def test_a_gap_is_refused_after_a_second() -> None:
 
 
 def test_commit_goes_no_further_than_what_was_compared_with_this_leader() -> None:
-    """Where DLedger goes to its own end, which may hold other entries than the leader's."""
+    """Where DLedger goes to its own end, which may hold other entries than the leader's; it says so, to be compared again."""
     core = node([1, 1, 1], term=3, leader=OTHER)
     core.verified_index = 1
 
-    assert answer(core, push(COMMIT, 0, [], commit=2)).code == Code.SUCCESS
+    assert answer(core, push(COMMIT, 0, [], commit=1)).code == Code.SUCCESS
+    assert answer(core, push(COMMIT, 0, [], commit=2)).code == Code.INCONSISTENT_STATE
     assert core.commit_index == 1
 
 
