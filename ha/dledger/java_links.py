@@ -13,7 +13,7 @@ import trio.lowlevel
 from ...remoting.channel import Channel, connected
 from ...remoting.command import RemotingCommand, encode_frame
 from ...remoting.dispatcher import Dispatcher
-from ...remoting.errors import RemotingError
+from ...remoting.errors import CallTimeout, RemotingError
 from ...remoting.server import RemotingServer, ServerConnection
 from ...world.clock import Clock
 from ...world.events import get_logger
@@ -68,7 +68,7 @@ class JavaLink:
     async def ask(self, request: Request) -> None:
         """Send a request and deliver its answer, or the lack of one, to the node."""
         answer: Answer | None = None
-        channel = self.bulk if isinstance(request, Push) else self.channel
+        lane, channel = (1, self.bulk) if isinstance(request, Push) else (0, self.channel)
         try:
             if channel is not None:
                 command = RemotingCommand(java.code_of(request), body=java.encode_request(self.links.group, request))
@@ -77,6 +77,10 @@ class JavaLink:
                     answer = java.read_answer(received.body)
                     self._note(answer)
         except (RemotingError, HaProtocolError) as error:
+            if channel is not None and isinstance(error, CallTimeout) and error.silent:
+                # After a long cut, TCP retries so rarely that the connection would stay silent for as long as the cut lasted.
+                log.warning("silent_raft_peer_dialled_again", peer=self.peer, address=str(self.address), lane=lane)
+                channel.close()
             if not isinstance(request, HeartBeat):
                 log.debug("raft_request_unanswered", peer=self.peer, reason=str(error))
         if answer is None:

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from ledgermq.ha.dledger import java
+from ledgermq.ha.dledger.java_links import JavaLink
 from ledgermq.ha.dledger.java_state import JavaSettings
 from ledgermq.ha.dledger.settings import JAVA
 from ledgermq.ha.dledger.waiters import Outcome
@@ -113,6 +114,36 @@ def test_a_follower_learns_what_is_committed_though_the_message_that_says_so_is_
         group.check()
 
     scenario(story, seed=seed, dialect=JAVA, java=FAST)
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_connections_that_carry_nothing_are_replaced(*, bulk: bool) -> None:
+    """As after a long cut, when TCP retries ever more rarely."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 3)
+        await group.converged()
+        silent = {
+            channel.local
+            for node in group.running
+            for link in node.up.links.outgoing.values()
+            if isinstance(link, JavaLink) and (channel := link.bulk if bulk else link.channel) is not None
+        }
+        assert len(silent) == 6
+        for stream in group.fabric.streams:
+            if stream.local in silent:
+                for direction in (stream.incoming, stream.outgoing):
+                    direction.forgotten = True
+                    direction.notify()
+        await trio.sleep(10)
+
+        with trio.fail_after(30):
+            await group.put_until_done()
+        await group.converged()
+        group.check()
+
+    scenario(story, dialect=JAVA, java=FAST)
 
 
 def test_reads_wait_until_the_leader_is_confirmed() -> None:
