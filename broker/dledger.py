@@ -239,7 +239,10 @@ class DLedgerReplication(Replication[DLedgerNode]):
         while True:
             try:
                 if leading.role is RaftRole.LEADER:
-                    await role.change(Role.MASTER, MASTER_ID, f"elected in term {leading.term}", synchronous=True)
+                    # An older Java node registers no term, and name servers would refuse it in the place of one that does.
+                    term = leading.term if self.config.raft_dialect != JAVA else 0
+                    reason = f"elected in term {leading.term}"
+                    await role.change(Role.MASTER, MASTER_ID, reason, synchronous=True, term=term)
                 elif leading.leader is not None:
                     master = self.node.replica.served_at(leading.leader)
                     await role.change(Role.FOLLOWER, own_id, f"{leading.leader} leads in term {leading.term}", master=master)

@@ -15,6 +15,7 @@ import attrs
 import orjson
 import trio
 
+from ..message.data_version import DataVersion
 from ..message.errors import JsonError
 from ..message.flags import PERM_READ_WRITE
 from ..message.json import loads
@@ -237,7 +238,7 @@ class Registration:
         """Ask whether the name server needs the whole table again; the request also counts as a heartbeat there."""
         if self.config.now.force_register or self.role.is_replica:
             return True  # a slave needs the answer to a full registration
-        body = orjson.dumps(self.topics.version.to_json())
+        body = orjson.dumps(self._version.to_json())
         answer = await self._call(channel, RemotingCommand(RequestCode.QUERY_DATA_VERSION, self._identity(), body))
         return answer.code != ResponseCode.SUCCESS or answer.boolean("changed", default=True)
 
@@ -280,14 +281,24 @@ class Registration:
     def _wrapper(self, names: Iterable[str] | None) -> bytes:
         topics, allowed = self.topics, self.config.now.broker_permission
         if allowed & PERM_READ_WRITE == PERM_READ_WRITE:
-            return topics.wrapper(names)
+            return topics.wrapper(names, self._version)
         # If the broker may not be read or written, its topics are registered without that permission, so that clients avoid it.
         table = {
             name: attrs.evolve(topics.topics[name], perm=topics.topics[name].perm & (allowed | ~PERM_READ_WRITE)).to_json()
             for name in (topics.topics if names is None else names)
             if name in topics.topics
         }
-        return orjson.dumps({"dataVersion": topics.version.to_json(), "topicConfigTable": table})
+        return orjson.dumps({"dataVersion": self._version.to_json(), "topicConfigTable": table})
+
+    @property
+    def _version(self) -> DataVersion:
+        """The version of the registered topics; on the leader of a DLedger group its state version is the leader's term.
+
+        A leader that was deposed may register once more before it knows that. Name servers refuse it in the place of its
+        successor, because of the older state; else clients would find no master until the successor's next period.
+        """
+        version, term = self.topics.version, self.role.state.term
+        return attrs.evolve(version, state_version=term) if term else version
 
     def _learn(self, answer: RemotingCommand) -> None:
         if self.role.is_replica and (answer.ext.get("masterAddr") or answer.ext.get("haServerAddr")):

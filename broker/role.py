@@ -76,6 +76,8 @@ class RoleState:
     """Why the broker has this role."""
     synchronous: bool = False
     """Whether puts wait for slaves, on a master of the classic mode (SYNC_MASTER)."""
+    term: int = 0
+    """The term for which the broker was elected, on a leader of a DLedger group whose nodes all register theirs; else 0."""
     since_ms: int = 0
     """When the change to this role was requested, in milliseconds of the wall clock."""
 
@@ -148,11 +150,19 @@ class LiveRole:
                 listener(address, ha_address)
 
     async def change(
-        self, role: Role, broker_id: int, reason: str, *, synchronous: bool = False, master: str | None = None
+        self,
+        role: Role,
+        broker_id: int,
+        reason: str,
+        *,
+        synchronous: bool = False,
+        term: int = 0,
+        master: str | None = None,
     ) -> bool:
         """Change to another role; return whether it was reached, which a later change prevents.
 
         Args:
+            term: see `RoleState.term`.
             master: the address at which the master serves clients, empty if there is none; None if name servers give it.
 
         Raises:
@@ -160,7 +170,7 @@ class LiveRole:
         Cancellation: leaves the broker read-only or in its new role, not registered.
         """
         assert self._steps is not None, "a role changes after `begin` has named its steps"
-        wanted = RoleState(role, broker_id, reason, synchronous, self.clock.wall_ms())
+        wanted = RoleState(role, broker_id, reason, synchronous, term, self.clock.wall_ms())
         self._wanted += 1
         number = self._wanted
         self._scope.cancel()

@@ -278,10 +278,10 @@ class TopicTable:
         """The JSON of `topicConfigTable` with all topics, or with those in `names` that exist."""
         return self._entries.joined(names)
 
-    def wrapper(self, names: Iterable[str] | None = None) -> bytes:
+    def wrapper(self, names: Iterable[str] | None = None, version: DataVersion | None = None) -> bytes:
         """The JSON of version and table, as in registrations, slaves' copies and `topics.json`."""
-        version = orjson.dumps(self.version.to_json())
-        return b'{"dataVersion":%b,"topicConfigTable":%b}' % (version, self.encoded(names))
+        encoded = orjson.dumps((version or self.version).to_json())
+        return b'{"dataVersion":%b,"topicConfigTable":%b}' % (encoded, self.encoded(names))
 
     def touch(self) -> None:
         """Take the next version although no topic has changed, so that name servers accept the table again."""

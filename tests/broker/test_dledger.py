@@ -20,6 +20,7 @@ from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.ha.errors import WrongHaSetting
 from ledgermq.message.message import Message
+from ledgermq.message.units import MASTER_ID
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
 from ledgermq.testing.embedded import RAFT_PORT, broker_configs
@@ -246,6 +247,31 @@ def test_a_master_that_is_cut_off_acknowledges_nothing_and_follows_when_it_is_ba
             await check_nodes_agree(group)
 
     scenario(story, seed)
+
+
+def test_a_deposed_master_that_registers_late_does_not_replace_its_successor() -> None:
+    """Cut off from the other nodes, it leads in its own eyes until its time-out; a periodic registration may fall into that."""
+
+    async def story(group: Group) -> None:
+        old = await group.master()
+        assert old.broker is not None
+        others = [node for node in group.nodes if node is not old]
+        group.fabric.part([old.machine.host], [node.machine.host for node in others])
+        registered_late = False
+        with trio.fail_after(30):
+            while old.broker.role.takes_puts:
+                registered_late |= any(node in others for node in group.masters())
+                old.broker.registration.register_again()
+                await trio.sleep(0.01)
+        assert registered_late
+        new = await group.master()
+        await trio.sleep(1)
+
+        async with open_admin(group.namesrv, world=group.world("10.0.3.1")) as admin:
+            (broker,) = (await admin.cluster()).brokers
+        assert broker.addresses[MASTER_ID].host == new.machine.host
+
+    scenario(story)
 
 
 def test_the_next_master_knows_topics_groups_and_commits() -> None:
