@@ -17,7 +17,7 @@ from ..raft.quorum import Configuration
 from ..raft.ready import HardState
 from ..raft.units import FORGOTTEN, PeerId
 from .group_records import GroupConfiguration
-from .hard_state import HardStateFile
+from .hard_state import HardStateFile, TermAndVote
 from .java_core import JavaCore
 from .ledger import Ledger
 from .log_reader import JavaEntryReader, LedgerReader
@@ -46,9 +46,13 @@ def load_replica(world: World, settings: ReplicaSettings) -> Replica:
         reader = LedgerReader(ledger, initial, world.clock.wall_ms)
         if kept is not None:
             state = HardState(kept.term, PeerId(kept.vote) if kept.vote else None)
+        elif settings.dialect == JAVA:
+            # Its group may have a leader in term 0, for which it need not vote; its entries without this file would be refused.
+            hard_state_file.save(TermAndVote())
+            state = HardState()
         else:
             # Either the group starts for the first time or this node has lost its disk; the core finds out which.
-            state = HardState(0, None if settings.joins or settings.dialect == JAVA else FORGOTTEN)
+            state = HardState(0, None if settings.joins else FORGOTTEN)
         if settings.dialect == JAVA:
             core = _java_core(world, settings, ledger, reader, state)
             return Replica(world, settings, ledger, core, reader, node, hard_state_file)

@@ -16,6 +16,7 @@ from ledgermq.ha.dledger.settings import JAVA
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import LeadershipLost
 from ledgermq.ha.raft.roles import Role
+from ledgermq.ha.raft.units import PeerId
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.sim.world import Machine
@@ -144,6 +145,28 @@ def test_connections_that_carry_nothing_are_replaced(*, bulk: bool) -> None:
         group.check()
 
     scenario(story, dialect=JAVA, java=FAST)
+
+
+def test_a_node_that_follows_a_leader_of_term_0_without_a_vote_starts_again() -> None:
+    """DLedger begins with that term, so nothing had ever made the node save its term."""
+
+    async def story(group: Group) -> None:
+        late = group.nodes[PeerId("n2")]
+        await late.kill()
+        late.machine.disk.remove_tree("store")
+        leader = await group.leader()
+        await group.put(leader, 3)
+        late.changes["java"] = JavaSettings(vote_interval_min_ms=5000, vote_interval_max_ms=5000)
+        await late.start()
+        await group.converged()
+        assert late.up.core.term == 0
+
+        await late.kill()
+        await late.start()
+
+        assert late.failure is None
+
+    scenario(story, seed=2, dialect=JAVA, java=FAST)
 
 
 def test_reads_wait_until_the_leader_is_confirmed() -> None:
