@@ -49,6 +49,8 @@ log = get_logger(__name__)
 
 EXPIRE_SECONDS = 0.1
 """Polling interval for the deadlines of waiting puts, in seconds."""
+UNSENT_MAX = 1000
+"""How many messages may wait while the disk refuses what must be done before they are sent; a further one drops the oldest."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -379,6 +381,8 @@ class Replica:
                 self._finish(ready)
             except (HaError, RaftError) as error:
                 self._stop(str(error))
+        if self.core.messages:
+            del self.core.messages[:-UNSENT_MAX]
         self._ticking.plan()
 
     async def _write(self, ready: Ready) -> None:

@@ -10,6 +10,7 @@ import trio
 
 from ledgermq.ha.dledger.group_records import PEERS_MAX
 from ledgermq.ha.dledger.members import change_members
+from ledgermq.ha.dledger.replica import UNSENT_MAX
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.raft.errors import ChangeRefused, NotLeader
 from ledgermq.ha.raft.roles import Role
@@ -236,6 +237,24 @@ def test_a_leader_whose_disk_fails_gives_up_its_leadership(what: str) -> None:
         disk.faults.calm()
         await group.converged()
         group.check()
+
+    scenario(story)
+
+
+def test_a_node_whose_disk_refuses_for_long_keeps_a_bounded_number_of_messages() -> None:
+    """It answers no heartbeat meanwhile, and has everything when its disk is well again."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        follower = next(node for node in group.running if node is not leader)
+        faults = follower.machine.disk.faults
+        faults.write_error = faults.create_error = 1.0
+        await group.put(leader, 3)
+        await trio.sleep(UNSENT_MAX * 0.12)
+        assert len(follower.up.core.messages) == UNSENT_MAX
+        faults.calm()
+        await group.converged()
+        assert not follower.up.core.messages
 
     scenario(story)
 
