@@ -191,13 +191,14 @@ class GroupTable:
 
     def delete(self, group: str) -> bool:
         """Delete a group; return whether it existed."""
-        self.forbidden.pop(group, None)
+        was_forbidden = self.forbidden.pop(group, None) is not None
         self._forbidden_entries.forget(group)
-        if self.groups.pop(group, None) is None:
-            return False
-        self._entries.forget(group)
-        self._changed()
-        return True
+        existed = self.groups.pop(group, None) is not None
+        if existed:
+            self._entries.forget(group)
+        if existed or was_forbidden:
+            self._changed()
+        return existed
 
     def is_forbidden(self, group: str, topic: str) -> bool:
         """Whether the group was forbidden to read the topic."""

@@ -301,6 +301,23 @@ def test_a_node_that_begins_anew_forgets_what_was_deleted_while_it_was_away() ->
     scenario(story)
 
 
+def test_a_group_that_was_never_used_is_forbidden_again_after_its_deletion() -> None:
+    """Only the forbidden topics of such a group are in the tables; the deletion takes them away, on every node."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        forbid = {"group": "unused", "topic": "T", "readable": "false"}
+        await ask(group, leader, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, forbid, b"")
+        await ask(group, leader, RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "unused"}, b"")
+        await check_tables_agree(group)
+        assert not up(leader).groups.is_forbidden("unused", "T")
+        await ask(group, leader, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, forbid, b"")
+        await check_tables_agree(group)
+        assert all(up(node).groups.is_forbidden("unused", "T") for node in group.nodes)
+
+    scenario(story)
+
+
 def test_the_files_of_a_full_disk_can_be_deleted() -> None:
     """The tables that expire with them are appended first, although messages and changes of tables are refused."""
 
