@@ -20,7 +20,7 @@ import trio
 from ..message.data_version import DataVersion
 from ..message.layout import decode_record, encode_host
 from ..message.message import IncomingMessage
-from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT
+from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT, decode_properties
 from ..store.config import SCHEDULE_TOPIC
 from ..store.dispatch import Derivable
 from ..store.message_store import MessageStore
@@ -244,6 +244,8 @@ class DelayDelivery:
         for message in steps:
             if message is not None:
                 status, size = next(outcomes)
+                if status is PutStatus.MESSAGE_ILLEGAL:
+                    status, size = self._put_shorter(message)
                 if status in _NEVER_DELIVERABLE:
                     log.error("delayed_message_undeliverable", topic=message.topic, status=status.name)
                 elif not status.stored:
@@ -263,6 +265,18 @@ class DelayDelivery:
         log.warning("delayed_delivery_failed", level=level.level, reason=batch.remark if batch is not None else "")
         level.due_ms = None
         return RETRY_SECONDS
+
+    def _put_shorter(self, message: IncomingMessage) -> tuple[PutStatus, int]:
+        """Put a copy that may be too large for the log again, without what only the delay needs; return its status and size.
+
+        So it is no larger than the message that waited. A copy that is never stored would hold up all behind it.
+        """
+        properties = decode_properties(message.properties)
+        properties.pop(REAL_TOPIC, None)
+        properties.pop(REAL_QUEUE_ID, None)
+        message.properties = encode_as_found(properties)
+        batch = self.store.put([message])
+        return batch.statuses[0], batch.sizes[0]
 
 
 def _fitting(units: list[tuple[int, int, int]]) -> int:

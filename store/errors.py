@@ -161,6 +161,12 @@ class NotWritable(StoreError):
     """The status that the producer gets."""
 
 
+class RecordTooLarge(NotWritable):
+    """A record is larger than any that the log takes. Nothing was appended."""
+
+    status = PutStatus.MESSAGE_ILLEGAL
+
+
 class AppendUnclear(StoreError, OSError):
     """The disk refused an append and then also its removal: after a crash, the records may be in the log."""
 

@@ -34,7 +34,7 @@ from ..world.workers import Workers
 from . import local_recovery
 from .commitlog import Appended, Evidence, LogFile
 from .config import StoreConfig
-from .errors import AppendUnclear, MissingSegment, NotWritable, OffsetGap
+from .errors import AppendUnclear, MissingSegment, NotWritable, OffsetGap, RecordTooLarge
 from .expiry import Expiry
 from .pending import PendingPuts
 from .segments import Segment, Segments
@@ -146,7 +146,7 @@ class LocalCommitLog:
         # Checked before anything is written: a withdrawn filler may return in a power cut and hide the records written over it.
         room = self.segments.segment_size - BLANK.size
         if size > room:
-            raise NotWritable(f"{size} bytes do not fit a segment of {self.segments.segment_size}")
+            raise RecordTooLarge(f"{size} bytes do not fit a segment of {self.segments.segment_size}")
 
     def _write_run(self, segment: Segment, records: Sequence[bytes], sizes: list[int]) -> list[int]:
         buffer = bytearray().join(records)

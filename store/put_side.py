@@ -22,7 +22,7 @@ from ..world.events import get_logger
 from .commitlog import Done
 from .config import SCHEDULE_TOPIC
 from .dispatch import Derivable
-from .errors import AppendUnclear, NotWritable
+from .errors import AppendUnclear, NotWritable, RecordTooLarge
 from .local_recovery import SECTOR
 from .names import queue_fault
 from .parts import StoreParts
@@ -221,7 +221,10 @@ class PutSide(StoreParts):
             appended = self.log.append(records, together=together)
         except (OSError, NotWritable) as error:
             self._take_back(messages, queue_offsets)
-            self._append_failed(batch, error)
+            if isinstance(error, RecordTooLarge) and len(messages) > 1 and not together:
+                self._append_singly(messages, batch)
+            else:
+                self._append_failed(batch, error)
             return
         batch.end, batch.queue_offsets, batch.physical_offsets = appended.end, queue_offsets, appended.offsets
         batch.sizes = list(map(len, records))
@@ -248,6 +251,15 @@ class PutSide(StoreParts):
                 )
             )
         self.dispatcher.offer(appended.start, appended.end, derivables)
+
+    def _append_singly(self, messages: Sequence[IncomingMessage], batch: PutBatch) -> None:
+        """Append one message after the other, because one of them is too large for the log and must not hinder the others."""
+        for at, message in enumerate(messages):
+            part = _unsettled(1)
+            self._append([message], part, together=False)
+            batch.statuses[at], batch.sizes[at] = part.statuses[0], part.sizes[0]
+            batch.queue_offsets[at], batch.physical_offsets[at] = part.queue_offsets[0], part.physical_offsets[0]
+            batch.end, batch.remark = part.end or batch.end, part.remark or batch.remark
 
     def _encode(self, messages: Sequence[IncomingMessage], now: int) -> tuple[list[bytes], list[int]]:
         """Assign queue offsets and encode the records.

@@ -17,7 +17,7 @@ import attrs
 
 from ...message.checksum import crc32
 from ...message.fields import Buffer
-from ...store.errors import NotWritable
+from ...store.errors import NotWritable, RecordTooLarge
 from ...store.segments import Segment
 from ..errors import CommittedEntries, HaError, LedgerGap
 from .checkpoint import Checkpoint
@@ -102,7 +102,8 @@ class Ledger(Places):
             channel: the channel of all these entries.
 
         Raises:
-            NotWritable: a record is too large for an entry or a file, or the ledger has failed. Nothing was appended.
+            RecordTooLarge: a record is too large for an entry or a file. Nothing was appended.
+            NotWritable: the ledger has failed. Nothing was appended.
             OSError: the write failed. Nothing was appended; bytes after the end are ignored.
         Durability: none before `force` has returned.
         """
@@ -144,7 +145,7 @@ class Ledger(Places):
     def _check_fit(self, size: int) -> None:
         room = min(self.data.segment_size - BLANK_SIZE, BODY_SIZE_MAX + HEADER_SIZE)
         if size > room:
-            raise NotWritable(f"an entry of {size} bytes is larger than the {room} that a file of the ledger takes")
+            raise RecordTooLarge(f"an entry of {size} bytes is larger than the {room} that a file of the ledger takes")
 
     def append_walked(self, walked: Walked, entries: Buffer, first_index: int | None = None) -> None:
         """Append entries of another ledger of the group unchanged, from `first_index` on.

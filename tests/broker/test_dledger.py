@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Any
@@ -19,10 +20,11 @@ from ledgermq.client.consumer import ConsumeFrom, Consumer, open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.ha.errors import WrongHaSetting
-from ledgermq.message.message import Message
+from ledgermq.message.message import IncomingMessage, Message
 from ledgermq.message.units import MASTER_ID
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
+from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.embedded import RAFT_PORT, broker_configs
 from ledgermq.testing.history import End
 from ledgermq.testing.sim.network import SimFabric
@@ -380,6 +382,32 @@ def test_delayed_messages_come_once_each_through_a_failover() -> None:
         assert sorted(received) == sorted(group.sent)
 
     scenario(story)
+
+
+def test_a_delayed_message_of_the_largest_size_that_the_log_takes_holds_up_no_other() -> None:
+    """Its copy would be larger than the message that waits, because its topic has a longer name than the delay topic."""
+
+    async def story(group: Group) -> None:
+        topic = "L" * 100
+        body = random.Random(1).randbytes(65_536)
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1"), retries=0) as producer:
+            with pytest.raises(ClientError, match="is larger than the 65528 that a file of the ledger takes") as refused:
+                await producer.send(Message(topic, body, delay_level=1))
+            excess = int(re.findall(r"an entry of (\d+) bytes", str(refused.value))[0]) - 65528
+            await producer.send(Message(topic, body[:-excess], delay_level=1))
+            await producer.send(Message(topic, b"next", delay_level=1))
+        await trio.sleep(3)
+        master = await group.master()
+        assert master.broker is not None
+        store = master.broker.store
+        assert sum(store.max_offset(topic, queue_id) for queue_id in range(2)) == 2
+        before = store.next_offset(topic, 0)
+        put = store.put([IncomingMessage(topic, 0, one, "", 0, 0, 0, bytes(8)) for one in (b"before", body, b"after")])
+        assert put.statuses == [PutStatus.PUT_OK, PutStatus.MESSAGE_ILLEGAL, PutStatus.PUT_OK]
+        assert put.queue_offsets == [before, -1, before + 1]
+        assert put.end == store.log.max_offset
+
+    scenario(story, settings={"maxMessageSize": "65536"})
 
 
 def test_a_preferred_leader_that_is_no_peer_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
