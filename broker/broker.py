@@ -155,6 +155,7 @@ class Broker:
             consumers=self.consumers,
             stats=self.stats,
             is_following=lambda: self.node.is_following,
+            leads=self.node.leads if isinstance(self.node, DLedgerNode) else None,
         )
         self.clients = ClientRequests(
             config=self.live_config,

@@ -7,7 +7,7 @@ until a matching message arrives or its deadline passes. It is then answered wit
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
@@ -104,12 +104,16 @@ class PullService:
     stats: Stats
     is_following: Callable[[], bool]
     """Whether this broker is connected to the master that it follows."""
+    leads: Callable[[], Awaitable[bool]] | None = None
+    """Asks the DLedger group whether this broker leads; None in the classic mode."""
     holds: HeldPulls[Pull] = attrs.field(factory=HeldPulls[Pull])
+    _dispatcher: Dispatcher = attrs.field(init=False)
     _woken: deque[Pull] = attrs.field(factory=deque[Pull])
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handlers, and the callbacks for arrivals, changed topics and closed connections."""
+        self._dispatcher = dispatcher
         dispatcher.register(RequestCode.PULL_MESSAGE, self.handle)
         dispatcher.register(RequestCode.LITE_PULL_MESSAGE, self.handle)
         dispatcher.on_close.append(self.connection_closed)
@@ -136,6 +140,10 @@ class PullService:
             self.store.catch_up()
             result = self._read(pull)
             code = code_of(result.status, pull.offset)
+        beyond_end = code is ResponseCode.PULL_OFFSET_MOVED and pull.offset > result.max_offset
+        if beyond_end and self.leads is not None and self.role.takes_puts:
+            self._dispatcher.start_soon(self._answer_if_leader, pull, self.leads)
+            return
         may_wait = code is ResponseCode.PULL_NOT_FOUND or (
             code is ResponseCode.PULL_OFFSET_MOVED and self._is_alone(pull, result)
         )
@@ -229,6 +237,17 @@ class PullService:
         return self.store.get(
             pull.topic, pull.queue_id, pull.offset, pull.messages_max, tags=pull.codes, max_bytes=pull.bytes_max
         )
+
+    async def _answer_if_leader(self, pull: Pull, leads: Callable[[], Awaitable[bool]]) -> None:
+        """Answer a pull from beyond the end once the group has confirmed that this broker leads.
+
+        A leader that was deposed while it hung has an older end, from which the client would read everything again.
+        """
+        if await leads():
+            self._look_again(pull)
+        else:
+            result = attrs.evolve(self._read(pull), next_offset=pull.offset)
+            self._answer(pull, result, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
     def _is_alone(self, pull: Pull, result: GetResult) -> bool:
         """Whether a slave without its master is asked for an offset that only the master can have given out.

@@ -59,6 +59,14 @@ class DLedgerNode:
         leading = self.replica.leading
         return leading.leader is not None and leading.leader != self.settings.self_id
 
+    async def leads(self) -> bool:
+        """Whether a majority confirms now that this node leads; one that was deposed while it hung does not know that yet."""
+        try:
+            await self.replica.read_index()
+        except (Refused, LeadershipLost):
+            return False
+        return self.is_leader
+
     def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
         self.replica = load_replica(world, self.settings)
         try:

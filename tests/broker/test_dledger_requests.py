@@ -295,3 +295,23 @@ def test_what_the_leader_has_answered_is_known_to_the_next_one() -> None:
             await trio.sleep(1)
 
     scenario(story)
+
+
+@pytest.mark.parametrize("cut_off", [True, False], ids=["cut off", "in its group"])
+def test_only_a_leader_whom_the_group_confirms_sends_a_client_back_to_its_end(*, cut_off: bool) -> None:
+    """One that was deposed while it hung has an older end, from which the client would read everything again."""
+
+    async def story(group: Group) -> None:
+        leader = await prepare(group)
+        if cut_off:
+            group.fabric.part([leader.machine.host], [node.machine.host for node in group.nodes if node is not leader])
+        pull = {"consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "99", "maxMsgNums": "8", "commitOffset": "0"}
+        pull |= {"sysFlag": "4", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
+        answer = await ask(group, leader, RequestCode.PULL_MESSAGE, (pull, b""))
+
+        if cut_off:
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "99")
+        else:
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, answer.ext["maxOffset"])
+
+    scenario(story)
