@@ -58,6 +58,8 @@ class Leadership:
     transfer_to: PeerId | None = None
     timeout_now_sent: bool = False
     """Whether a TimeoutNow was sent. Its receiver may campaign much later, so there is no lease for the rest of the term."""
+    preferred_tick: int | None = None
+    """The tick of the last transfer to a preferred node, which has failed if this node still leads."""
     configuration_wanted: Configuration | None = None
     settled_index: LogIndex | None = None
     """Index of the newest configuration that is known to be committed in this term."""

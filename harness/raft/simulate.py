@@ -42,6 +42,7 @@ SETTINGS = Settings(
     lease_ticks=4,
     transfer_ticks=12,
     preferred_check_ticks=10,
+    preferred_retry_ticks=10,
     snapshot_retry_ticks=10,
     append_bytes_max=4,
     probe_bytes_max=2,

@@ -13,7 +13,7 @@ from ledgermq.ha.raft.messages import Append, Heartbeat, StaleTerm, VoteRequest,
 from ledgermq.ha.raft.progress import Mode
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.settings import Settings
-from ledgermq.ha.raft.units import PeerId
+from ledgermq.ha.raft.units import FORGOTTEN, PeerId
 
 
 def test_single_node_elects_itself_and_commits_alone() -> None:
@@ -226,6 +226,23 @@ def test_preferred_node_is_given_the_leadership() -> None:
     group.tick(60)
 
     assert group.leaders() == ["c"]
+
+
+def test_preferred_node_that_does_not_take_the_leadership_is_seldom_asked() -> None:
+    """As one that has lost its disk while another voter is away: proposals are refused while it is asked."""
+    settings = Settings(preferred=frozenset({PeerId("c")}))
+    group = Group.of("abc", settings=settings)
+    leader = group.elect("a")
+    group.isolate("b")
+    group["c"].raft.vote = FORGOTTEN
+    refusing = 0
+
+    for _ in range(settings.preferred_retry_ticks):
+        group.tick()
+        assert leader.raft.leadership is not None
+        refusing += leader.raft.leadership.transfer_to is not None
+
+    assert refusing == settings.transfer_ticks
 
 
 def test_follower_that_lost_acknowledged_entries_is_left_out() -> None:
