@@ -94,5 +94,6 @@ class OffsetRequests:
         return request.response(ext={"offset": offset})
 
     def earliest_store_time(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        self.store.catch_up()
         timestamp = self.store.earliest_store_time(request.text("topic"), request.integer("queueId"))
         return request.response(ext={"timestamp": timestamp})

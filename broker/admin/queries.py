@@ -77,6 +77,7 @@ class Queries:
         """321: entries of a queue as they are stored, and whether each matches a group's filter."""
         store = self.store
         topic, queue_id, start = request.text("topic"), request.integer("queueId"), request.integer("index")
+        store.catch_up()
         if queue_id not in store.queue_ids(topic):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the queue {queue_id} of {topic!r} has no entries here")
         low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)

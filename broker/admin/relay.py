@@ -139,6 +139,7 @@ class Relay:
         group, topic = request.text("group"), request.text("topic")
         server_side = self.config.now.use_server_side_reset_offset
         move = self.offsets.reset if server_side else self.commits.commit
+        self.store.catch_up()  # what was acknowledged before is before the ends of the queues
         entries: list[bytes] = []
         listed: list[bytes] = []
         async for piece in in_slices(self._queues_to_reset(request, group, topic), QUEUES_PER_TURN):

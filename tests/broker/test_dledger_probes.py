@@ -8,9 +8,13 @@ import trio
 from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import open_producer
+from ledgermq.message.json import loads
 from ledgermq.message.message import Message
+from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.history import End
+from ledgermq.world.network import Address
 
 from .test_dledger import Group, scenario
 from .test_dledger_requests import SENT, ask
@@ -132,3 +136,36 @@ def test_a_node_with_files_of_another_size_takes_no_part_and_its_status_says_why
             assert not other.broker.role.takes_puts
 
     scenario(story)
+
+
+def test_who_asks_right_after_an_acknowledgement_is_told_of_the_message() -> None:
+    """A reset to the end skips it, the time of a queue's first message is its time, and the entries of its queue have it."""
+
+    async def story(group: Group) -> None:
+        world = group.world("10.0.3.1")
+        leader = await group.master()
+        async with (
+            open_admin(group.namesrv, world=world) as admin,
+            open_producer(group.namesrv, "p", world=world) as producer,
+            connected(Address(leader.machine.host, 10911), network=world.network) as channel,
+        ):
+            await admin.create_group("g")
+            for number, (code, ext) in enumerate(
+                (
+                    (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"group": "g", "timestamp": "-1", "isForce": "true"}),
+                    (RequestCode.GET_EARLIEST_MSG_STORETIME, {"queueId": "0"}),
+                    (RequestCode.QUERY_CONSUME_QUEUE, {"queueId": "0", "index": "0", "count": "10"}),
+                )
+            ):
+                await admin.create_topic(f"T{number}", queues=1)
+                for _ in range(1 if code is RequestCode.GET_EARLIEST_MSG_STORETIME else 2):
+                    await producer.send(Message(f"T{number}", b"x"))
+                answer = await channel.call(RemotingCommand(code, {"topic": f"T{number}", **ext}), 10.0)
+                if code is RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
+                    assert list(loads(answer.body)["offsetTable"].values()) == [2]
+                elif code is RequestCode.GET_EARLIEST_MSG_STORETIME:
+                    assert int(answer.ext["timestamp"]) > 0
+                else:
+                    assert loads(answer.body)["maxQueueIndex"] == 2
+
+    scenario(story, settings={"useServerSideResetOffset": "true"})
