@@ -228,7 +228,8 @@ def _first_index_of(first: Segment) -> int | None:
 def _start(ledger: Ledger, checkpoint: Checkpoint, *, trusted: bool) -> None:
     """Set the ledger's end to the checkpoint's entry if that is trusted, else to the ledger's beginning."""
     begin = _first_index(ledger)
-    ledger.begin_index = 0 if begin is None else begin
+    # After `Ledger.clear` the first file may have no entry yet, and its index is not 0.
+    ledger.begin_index = max(checkpoint.begin_index, 0) if begin is None else begin
     ledger.terms.begin = ledger.begin_index
     ledger.end_index, ledger.end_position = ledger.begin_index - 1, ledger.data.files[0].start
     if checkpoint.begin_index == ledger.begin_index:

@@ -317,3 +317,26 @@ def test_a_node_starts_again_whose_disk_refused_a_cut(cut: str) -> None:
             assert content(ledger) == before[: ledger.end_index + 1]
         else:
             assert (cut, ledger.begin_index, ledger.end_index) == ("clear", 1000, 999)
+
+
+def test_a_ledger_that_began_anew_starts_again_though_its_first_entry_is_lost() -> None:
+    """Its first file is there without an entry; the checkpoint says which one must come."""
+    lost = 0
+    for seed in range(30):
+        disk = SimDisk(random.Random(seed))
+        ledger = open_small(disk)
+        ledger.clear(1000, 7 * FILE_SIZE, 3, [(40, b"group")])
+        ledger.append(4, [message(0, 1500)])
+
+        disk = disk.power_cut(seed)
+        lost += disk.exists(ledger.data.files[0].path)
+        ledger = open_small(disk)
+        lost -= ledger.end_index == 1000
+
+        assert (ledger.begin_index, ledger.term_of(999), ledger.configurations) == (1000, 3, [(40, b"group")])
+        if ledger.empty:
+            placed = ledger.append(4, [message(0, 1500)])
+            assert (placed.first_index, placed.start) == (1000, 7 * FILE_SIZE)
+            force(ledger)
+            assert open_small(disk.power_cut(seed)).end_index == 1000
+    assert lost, "no power cut has lost the entry alone, so this test shows nothing"
