@@ -358,9 +358,12 @@ class Replica:
         while True:
             await self._work.wait()
             self._work = trio.Event()
-            while self.stopped is None and (ready := self._begun or self.core.ready()) is not None:
-                self._begun = ready
+            while self.stopped is None:
                 try:
+                    ready = self._begun or self.core.ready()
+                    if ready is None:
+                        break
+                    self._begun = ready
                     await self._write(ready)
                     self._finish(ready)
                 except (HaError, RaftError) as error:
@@ -372,9 +375,12 @@ class Replica:
 
         Waking a task costs more than sending and answering heartbeats does, and delays a put by a turn of the event loop.
         """
-        while self.stopped is None and self._begun is None and (ready := self.core.ready()) is not None:
-            self._begun = ready
+        while self.stopped is None and self._begun is None:
             try:
+                ready = self.core.ready()
+                if ready is None:
+                    break
+                self._begun = ready
                 if ready.soft_state is not None or not write_now(self.ledger, ready):
                     self._wake()
                     return

@@ -9,8 +9,10 @@ import pytest
 import trio
 
 from ledgermq.ha.dledger.group_records import PEERS_MAX
+from ledgermq.ha.dledger.layout import INDEX
 from ledgermq.ha.dledger.members import change_members
 from ledgermq.ha.dledger.replica import UNSENT_MAX
+from ledgermq.ha.dledger.settings import JAVA, NATIVE
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.raft.errors import ChangeRefused, NotLeader
 from ledgermq.ha.raft.roles import Role
@@ -19,6 +21,7 @@ from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Address
 
 from .groups import PORT, Group, isolate_leader_during_puts, lose_power_during_puts, scenario
+from .ledgers import INDEX_FILE_SIZE
 
 SEEDS = range(1, 4)
 
@@ -257,6 +260,27 @@ def test_a_node_whose_disk_refuses_for_long_keeps_a_bounded_number_of_messages()
         assert not follower.up.core.messages
 
     scenario(story)
+
+
+@pytest.mark.parametrize("dialect", [NATIVE, JAVA])
+def test_a_leader_that_cannot_read_its_log_leaves_the_group_to_the_others(dialect: str) -> None:
+    """It says what is damaged, and its process goes on."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        away = next(node for node in group.running if node is not leader)
+        await away.kill()
+        await group.put(leader, 30)
+        leader.machine.disk.rot(f"store/dledger-{leader.peer}/index/{INDEX_FILE_SIZE:020}", INDEX.offsets["index"])
+        await away.start()
+
+        await group.until(lambda: leader.up.stopped)
+        assert "the index record of entry 16 is not there" in str(leader.up.stopped)
+        assert not leader.up.is_leader
+        await group.put_until_done()
+        assert group.leaders() != [leader]
+
+    scenario(story, dialect=dialect)
 
 
 def test_reads_wait_until_the_leader_is_confirmed() -> None:
