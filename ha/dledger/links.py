@@ -49,6 +49,8 @@ UNSENT_BYTES_MAX = 2 * 1024 * 1024
 """How many unsent bytes the kernel buffers for one connection; then sending waits."""
 SILENT_SECONDS = 5.0
 """A connection on which a peer has not answered for this long is replaced, and another node may then connect with its id."""
+SLOWEST_BYTES = 100_000
+"""How many bytes a second a connection carries at least; one that is slower with a large message counts as silent."""
 SWEEP_SECONDS = 1.0
 """Interval at which such connections are looked for."""
 STRANGERS_MAX = 64
@@ -74,7 +76,8 @@ class Link:
     refusal: str | None = None
     """Why the last attempt ended, if an operator has to act."""
     unanswered_since: float | None = None
-    """The time of the first message since the last answer that needs one, by the monotonic clock; None if all are answered."""
+    """The time of the first message since the last answer that needs one, by the monotonic clock, later by what its entries may
+    take; None if all are answered."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _connection: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _queue: deque[Message] = attrs.field(factory=deque[Message])
@@ -106,7 +109,7 @@ class Link:
 
     def _note_sent(self, message: Message) -> None:
         if self.unanswered_since is None and asks_for_answer(message):
-            self.unanswered_since = self.links.clock.monotonic()
+            self.unanswered_since = self.links.clock.monotonic() + _entries_size(message) / SLOWEST_BYTES
 
     async def run(self) -> None:
         """Keep a connection to the peer open until the scope is cancelled."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -44,6 +46,33 @@ def test_one_connection_that_carries_nothing_is_replaced(lane: int, *, by_leader
         with trio.fail_after(NOTICED_SECONDS):
             await group.put_until_done()
         group.check()
+
+    scenario(story)
+
+
+def test_a_message_that_takes_longer_than_a_silence_may_last_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new connection would begin again with its first byte."""
+    monkeypatch.setattr("ledgermq.ha.dledger.links.SLOWEST_BYTES", 250)
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader)
+        await group.converged()
+        direction: Any = type(next(iter(group.fabric.streams)).outgoing)
+        put = direction.put
+
+        def put_slowly(way: Any, data: bytes) -> None:
+            if len(data) > 1000:
+                way.last_at = max(way.last_at, trio.current_time()) + len(data) / 500
+            put(way, data)
+
+        monkeypatch.setattr(direction, "put", put_slowly)
+        streams = dict.fromkeys(group.fabric.streams)
+
+        await group.put(leader, body_size=3500)
+        await group.converged()
+
+        assert group.fabric.streams == streams
 
     scenario(story)
 
