@@ -175,9 +175,12 @@ def _probe_if_stalled(state: State, replicator: Replicator, answered_round: int)
 
 
 def probe_reconnected(led: Leadership, peer: PeerId) -> None:
-    """Probe where the logs agree: a follower that has restarted does not know how far its own log is verified."""
+    """Probe where the logs agree: a follower that has restarted does not know how far its own log is verified.
+
+    A snapshot in flight may be lost too, so another one is sent at once.
+    """
     replicator = led.group.get(peer)
-    if replicator is not None and replicator.mode in {Mode.PROBE, Mode.PIPELINE}:
+    if replicator is not None and replicator.mode is not Mode.REGRESSED:
         replicator.probe_from(replicator.match_index + 1)
 
 

@@ -143,6 +143,30 @@ def test_follower_whose_sent_entries_were_compacted_gets_a_snapshot() -> None:
     assert group["c"].raft.commit_index == leader.raft.commit_index == 2
 
 
+def test_snapshot_that_a_lost_connection_held_is_sent_again_over_the_next_one() -> None:
+    """Not only after `snapshot_retry_ticks`, while a majority may need the follower."""
+    group = Group.of("abc")
+    group.isolate("c")
+    leader = group.elect("a")
+    group.propose("a", "x", "y", "z")
+    leader.raft.compact(2)
+    leader.storage.compact(2)
+    group.heal()
+    group.cut.add((PeerId("a"), PeerId("c")))
+    leader.raft.reconnected(PeerId("c"))
+    group.settle()
+    assert leader.raft.leadership is not None
+    replicator = leader.raft.leadership.group.get(PeerId("c"))
+    assert replicator is not None
+    assert replicator.mode is Mode.SNAPSHOT
+
+    group.heal()
+    leader.raft.reconnected(PeerId("c"))
+    group.settle()
+
+    assert group.log("c") == group.log("a")
+
+
 def test_vote_of_a_term_that_was_learned_while_a_leader_was_heard_is_not_given() -> None:
     """Node b has confirmed the lease of a in term 1; a late message tells it of term 2, in which c campaigns."""
     group = Group.of("abcde")
