@@ -44,6 +44,10 @@ class Load:
     next_number: int = 0
     stored: set[int] = attrs.field(factory=set[int])
 
+    async def begin(self) -> None:
+        """Store the first message alone."""
+        await self._next()
+
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             for _ in range(WORKERS):
@@ -51,16 +55,19 @@ class Load:
 
     async def _work(self) -> None:
         while self.next_number < MESSAGES:
-            first = self.next_number
-            count = min(BATCH if first % 3 else 1, MESSAGES - first)
-            self.next_number += count
-            while True:
-                try:
-                    await self._send(first, count)
-                    break
-                except ClientError:
-                    await trio.sleep(0.1)  # its broker is being started again
-            self.stored.update(range(first, first + count))
+            await self._next()
+
+    async def _next(self) -> None:
+        first = self.next_number
+        count = min(BATCH if first % 3 else 1, MESSAGES - first)
+        self.next_number += count
+        while True:
+            try:
+                await self._send(first, count)
+                break
+            except ClientError:
+                await trio.sleep(0.1)  # its broker is being started again
+        self.stored.update(range(first, first + count))
 
     async def _send(self, first: int, count: int) -> None:
         if count > 1:
@@ -133,6 +140,10 @@ async def test_a_slave_is_its_master_byte_for_byte(tmp_path: Path, leader: Maker
         slave = await group.start(follower, number=1, more=settings(follower))
         async with open_producer(group.namesrv, send_timeout_seconds=10) as producer, trio.open_nursery() as nursery:
             load = Load(producer)
+            with trio.fail_after(PATIENCE_SECONDS):
+                await load.begin()
+            # A master of Apache's gives a slave without any record only its last segment, which may be the second one later.
+            await becomes_equal(admin, master, slave, seconds=PATIENCE_SECONDS)
             nursery.start_soon(load.run)
 
             await load.wait(1 / 4)
