@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> str:
 
 
 def test_ctrl_c_ends_an_archive_that_waits_for_messages(
-    spark: SparkSession, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipeline_command: Callable[..., Any]
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipeline_command: Callable[..., Any]
 ) -> None:
     """What it has written is complete, so the next run finds nothing new."""
     arguments = ("archive", "T", "--store", store, "--to", str(tmp_path / "archive"))

@@ -188,9 +188,7 @@ def test_a_path_that_is_no_store_is_named(spark: SparkSession, tmp_path: Path) -
         audit(spark, [str(tmp_path)])
 
 
-def test_commands_run_the_jobs(
-    spark: SparkSession, files: StoreFiles, tmp_path: Path, pipeline_command: Callable[..., Any]
-) -> None:
+def test_commands_run_the_jobs(files: StoreFiles, tmp_path: Path, pipeline_command: Callable[..., Any]) -> None:
     """With exit statuses that scripts can tell apart."""
     to, store = str(tmp_path / "archive"), str(files.root)
 
