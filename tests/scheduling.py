@@ -12,7 +12,8 @@ from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissing
 
 SPARK = "a session of Spark"
 NEED_SPARK = frozenset(
-    f"tests/pipeline/{name}.py" for name in ("jobs/test_jobs", "test_examples", "test_kills", "test_sink", "test_source")
+    f"tests/pipeline/{name}.py"
+    for name in ("jobs/test_interrupts", "jobs/test_jobs", "test_examples", "test_kills", "test_sink", "test_source")
 )
 LONGEST_FIRST = (
     SPARK,
