@@ -291,7 +291,7 @@ def replay_command(
     help="A column and how late messages may be, such as 'storeTimestamp 10 seconds'.",
 )
 @click.option("--trigger", metavar="INTERVAL", help="How often a batch begins, such as '1 second'; at once by default.")
-@click.option("--available-now", is_flag=True, help="End when all that is there has been read.")
+@click.option("--available-now", is_flag=True, help="End when all that is there has been read; not with --trigger.")
 @click.option("--checkpoint", required=True, metavar="DIR", help="The directory in which the query stores its progress.")
 @stream_options
 @engine_options
@@ -307,6 +307,8 @@ def stream_command(
     """
     if (target_topic is None) == (sink is None):
         raise click.UsageError("say where to: either --to TOPIC or --sink FORMAT")
+    if trigger is not None and available_now:
+        raise click.UsageError("--trigger and --available-now exclude each other; nothing was read or written")
     source = source_of(topics, namesrv, store, start, None, options)
     target: Mapping[str, str] = pairs(sink_options, "--sink-option")
     if target_topic is not None:

@@ -119,13 +119,15 @@ def stream(
         target_format: `ledgermq`, `parquet`, `console`, ...
         watermark: column and delay, such as `storeTimestamp 10 seconds`, for windows.
         trigger: the interval between batches, such as `1 second`; if None, batches follow at once.
-        available_now: end when all messages that exist at the start have been read.
+        available_now: end when all messages that exist at the start have been read; only without a trigger.
 
     Raises:
-        BadOption: the trigger is no interval, or the watermark is not a column and a delay.
+        BadOption: the trigger is no interval or the query is to end by itself, or the watermark is not a column and a delay.
         PySparkException: the SQL is wrong, or source or sink refuse their options.
     """
     pause = None if trigger is None else microseconds("trigger", trigger, least=0)
+    if pause is not None and available_now:
+        raise BadOption("trigger", trigger, "a query that ends when all has been read takes no interval")
     rows = spark.readStream.format(FORMAT).options(**source).load()
     if watermark is not None:
         column, _, delay = watermark.partition(" ")

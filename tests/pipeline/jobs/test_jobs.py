@@ -223,6 +223,24 @@ def test_commands_run_the_jobs(files: StoreFiles, tmp_path: Path, pipeline_comma
     assert f"option 'checkpoint': another run uses this checkpoint; nothing was read or written (got {to!r})" in used.stderr
 
 
+def test_a_stream_that_ends_by_itself_takes_no_interval(
+    spark: SparkSession, files: StoreFiles, tmp_path: Path, pipeline_command: Callable[..., Any]
+) -> None:
+    """Neither the command nor the function begins a query."""
+    store, checkpoint = str(files.root), tmp_path / "checkpoint"
+    interval, copied = "1 second", ("stream", "T", "--store", store, "--sink", "noop", "--checkpoint", str(checkpoint))
+
+    refused = pipeline_command(*copied, "--trigger", interval, "--available-now", status=2)
+    with pytest.raises(BadOption, match="takes no interval"):
+        stream(
+            spark, {"storePath": store, "subscribe": "T"}, {}, checkpoint=str(checkpoint), target_format="noop",
+            trigger=interval, available_now=True,
+        )  # fmt: skip
+
+    assert "--trigger and --available-now exclude each other; nothing was read or written" in refused.stderr
+    assert not checkpoint.exists()
+
+
 def test_ledgers_are_compared_as_far_as_they_are_committed(spark: SparkSession, tmp_path: Path) -> None:
     """Two nodes may hold other entries behind the committed index; before it, the first difference is named by its entry."""
     nodes = [tmp_path / name for name in ("one", "two")]
