@@ -17,7 +17,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import attrs
 import orjson
@@ -71,8 +73,21 @@ class Traffic:
     @property
     def grown_bytes(self) -> int:
         """How much private memory grew after the first step."""
-        sizes = [size for _, size in self.resident[1:]]
+        sizes = self._after_first_step
         return max(sizes) - sizes[0]
+
+    @property
+    def steadily_grown_bytes(self) -> int:
+        """How much it would have grown if it had grown in every step as in the median one.
+
+        What is kept of each frame makes every step grow; the heap's reserve grows only when large frames find it too small.
+        """
+        steps = [after - before for before, after in pairwise(self._after_first_step)]
+        return round(median(steps) * len(steps))
+
+    @property
+    def _after_first_step(self) -> list[int]:
+        return [size for _, size in self.resident[1:]]
 
     def summary(self) -> str:
         mib = 1 << 20
