@@ -31,7 +31,7 @@ from .clients import foreign_clients
 from .disk_tasks import DiskTasks
 from .group_records import GroupConfiguration, barrier_record, configuration_record
 from .handing_over import hand_over
-from .handshake import EXPIRED, NOT_BEGUN, LogBeginning, NodeCard
+from .handshake import NodeCard
 from .hard_state import HardStateFile
 from .java_core import TICK_MS, JavaCore
 from .java_links import JavaLinks
@@ -41,7 +41,7 @@ from .links import Links
 from .log_reader import LedgerReader
 from .obedience import begin_anew, catches_up, truncate, write, write_now
 from .settings import ReplicaSettings
-from .status import Leading, ReplicaStatus, status_of
+from .status import Leading, ReplicaStatus, beginning_of, status_of
 from .ticking import Ticking
 from .waiters import Done, Waiters
 
@@ -117,7 +117,7 @@ class Replica:
             card = NodeCard(settings.group, settings.self_id, self.node, settings.files.data_file_size, serves=settings.serves)
             self.links = Links(
                 card,
-                self._beginning,
+                lambda: beginning_of(self.ledger, self.older),
                 settings.secret,
                 world.network,
                 world.clock,
@@ -162,16 +162,6 @@ class Replica:
         group = self.reader.newest()
         known = {**group.addresses, **self.settings.peers}
         return {peer: known[peer] for peer in sorted(group.configuration.members) if peer in known}
-
-    def _beginning(self) -> LogBeginning:
-        ledger, older = self.ledger, self.older
-        if ledger.begin_index > 0:
-            return LogBeginning(EXPIRED)
-        if older is not None and older.end is not None and not older.expired:
-            return LogBeginning(older.end.divided_offset, older.end.end, older.end.crc)
-        if ledger.empty:
-            return LogBeginning(NOT_BEGUN)
-        return LogBeginning(ledger.begin_position, older_crc=ledger.first_crc)
 
     def status(self) -> ReplicaStatus:
         """Return the current status of the node."""

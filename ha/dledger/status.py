@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 import attrs
 
+from ...store.older_log import OlderLog
 from ...world.network import Address
 from ..raft.core import Raft
 from ..raft.forgetting import unanswered
 from ..raft.quorum import Configuration
 from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
+from .handshake import EXPIRED, NOT_BEGUN, LogBeginning
 from .java_core import JavaCore
 from .java_links import JavaLinks
 from .ledger import Ledger
@@ -105,3 +107,18 @@ def status_of(
         tuple(unanswered(core)) if isinstance(core, Raft) else (),
         links.refusals() if isinstance(links, Links) else (),
     )
+
+
+def beginning_of(ledger: Ledger, older: OlderLog | None) -> LogBeginning:
+    """The beginning of a node's log, as peers compare it.
+
+    Args:
+        older: the classic commit log that the ledger continues, if the store has one.
+    """
+    if ledger.begin_index > 0:
+        return LogBeginning(EXPIRED)
+    if older is not None and older.end is not None and not older.expired:
+        return LogBeginning(older.end.divided_offset, older.end.end, older.end.crc)
+    if ledger.empty:
+        return LogBeginning(NOT_BEGUN)
+    return LogBeginning(ledger.begin_position, older_crc=ledger.first_crc)
