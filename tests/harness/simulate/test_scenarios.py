@@ -84,7 +84,7 @@ def test_a_message_that_fits_no_segment_is_refused_before_anything_is_written() 
             end = store.log.max_offset
             alone = store.put([_message(SEGMENT)])
             batch = store.put([_message(2000), _message(2500)], together=True)
-            assert {*alone.statuses, *batch.statuses} == {PutStatus.SERVICE_NOT_AVAILABLE}
+            assert {*alone.statuses, *batch.statuses} == {PutStatus.MESSAGE_ILLEGAL}
             assert store.log.max_offset == end
             assert not any(machine.disk.open(f"store/commitlog/{0:020d}").read(end, SEGMENT))
             assert machine.disk.list_directory("store/commitlog") == [f"{0:020d}"]
