@@ -56,7 +56,9 @@ def _raw_socket(group: Group, options: Options, found: argparse.Namespace) -> Va
     leader = group.leader()
     nodes = {"leader": leader}
     nodes |= {f"follower {number}": node for number, node in enumerate(group.followers(leader), 1)}
-    return send_rates(nodes, options.seconds, [int(window) for window in found.windows.split(",")], found.lone)
+    with memory_filler(wanted=found.fill_memory) as fill:
+        fill()
+        return send_rates(nodes, options.seconds, [int(window) for window in found.windows.split(",")], found.lone)
 
 
 def _producer(group: Group, options: Options, found: argparse.Namespace) -> Values:
@@ -238,7 +240,9 @@ def _extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--apache-kills", type=int, default=3, help="failover: kills of Apache's leader (default 3)")
     parser.add_argument("--load", type=float, default=2.0, help="failover, restart: seconds of sending around a kill")
     parser.add_argument("--mib", type=int, default=512, help="catch-up: what the follower misses (default 512 MiB)")
-    parser.add_argument("--fill-memory", action="store_true", help="catch-up: fill free memory first, see `memory_filler`")
+    parser.add_argument(
+        "--fill-memory", action="store_true", help="raw-socket, catch-up: fill free memory first, see `memory_filler`"
+    )
     parser.add_argument("--gib", type=float, default=1.0, help="restart: size of the ledger (default 1 GiB)")
     parser.add_argument(
         "--body", type=int, default=16 << 10, help="catch-up, restart: bytes of the bodies that fill the ledger"
