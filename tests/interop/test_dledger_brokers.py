@@ -78,7 +78,8 @@ async def finish_load(client: Driver, load: Call) -> None:
 async def check_equal_ledgers(admin: Admin, members: Sequence[Member], copies: Path) -> None:
     """All nodes hold the same entries, and `ledgermq store verify` finds ledger and queues of each make sound.
 
-    They are killed, so that none of them elects and appends meanwhile.
+    They are killed, so that none of them elects and appends meanwhile. A node of Apache's that starts after a kill derives all of
+    its ledger, and keeps in its queues what the next leader truncates; so its queues may have such entries.
     """
     await becomes_equal(admin, *members, seconds=PATIENCE_SECONDS)
     for member in members:
@@ -89,7 +90,7 @@ async def check_equal_ledgers(admin: Admin, members: Sequence[Member], copies: P
         store = str(member.folder / "store")
         report = verify(RealDisk(), store, files=all_log_files(RealDisk(), store))
         assert report.records > 0
-        assert report.problems == []
+        assert [one for one in report.problems if member.maker is Maker.OURS or " leads to " not in one] == []
 
 
 @pytest.mark.parametrize("apache", [Maker.APACHE_55, Maker.APACHE_49], ids=lambda maker: maker.value)
