@@ -78,8 +78,8 @@ async def finish_load(client: Driver, load: Call) -> None:
 async def check_equal_ledgers(admin: Admin, members: Sequence[Member], copies: Path) -> None:
     """All nodes hold the same entries, and `ledgermq store verify` finds ledger and queues of each make sound.
 
-    They are killed, so that none of them elects and appends meanwhile. A node of Apache's that starts after a kill derives all of
-    its ledger, and keeps in its queues what the next leader truncates; so its queues may have such entries.
+    They are killed, so that none of them elects and appends meanwhile. A node of Apache's that starts after a kill derives all
+    of its ledger, and keeps in its queues what the next leader truncates; so its queues may have such entries.
     """
     await becomes_equal(admin, *members, seconds=PATIENCE_SECONDS)
     for member in members:
