@@ -102,9 +102,8 @@ def _append(state: JavaState, follower: Follower) -> None:
         _push(state, follower, APPEND, entries, follower.write_index)
         follower.write_index += len(entries)
         follower.commit_sent = state.commit_index
-    if follower.inflight or follower.control_out:
-        return
-    if follower.commit_sent < state.commit_index or state.now_ms - follower.pushed_ms >= settings.commit_ms:
+    outdated = follower.commit_sent < state.commit_index or state.now_ms - follower.pushed_ms >= settings.commit_ms
+    if follower.idle and outdated:
         follower.control_out, follower.commit_sent = True, state.commit_index
         _push(state, follower, COMMIT, (), NO_INDEX)
 
