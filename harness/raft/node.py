@@ -122,6 +122,11 @@ class Node:
         self.sync_wanted = True
         return assignment.first_index
 
+    def compact(self, boundary_index: LogIndex) -> None:
+        """Remove the applied entries up to and including an index, from the core and from the storage."""
+        self.raft.compact(boundary_index)
+        self.storage.compact(self.raft.log.boundary_index)
+
     def begin_sync(self) -> SyncPoint:
         """Begin to sync what is written now."""
         self.sync_wanted = False

@@ -188,9 +188,7 @@ class Scenario:
 
     def compact(self, name: str, index: str) -> None:
         """`compact a 3`: remove the log of a node up to and including an index."""
-        node = self.group[name]
-        node.raft.compact(int(index))
-        node.storage.compact(node.raft.log.boundary_index)
+        self.group[name].compact(int(index))
 
     def members(self, name: str, voters: str, learners: str = "") -> None:
         """`members a abd e`: change the voters and learners."""

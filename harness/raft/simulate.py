@@ -214,8 +214,7 @@ class RaftRun:
             boundary = min(node.raft.applied_index, node.raft.checkpoint_index) - self.world.rng.randint(0, 6)
             if boundary > node.raft.log.boundary_index:
                 self.world.counts["compaction"] += 1
-                node.raft.compact(boundary)
-                node.storage.compact(node.raft.log.boundary_index)
+                node.compact(boundary)
 
     def remember_commit(self) -> None:
         node = self.world.rng.choice(list(self.world.nodes.values()))

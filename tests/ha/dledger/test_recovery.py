@@ -243,6 +243,16 @@ def _sectors(read: bytes, start: int) -> list[bytes]:
     return [read[:first], *(read[at : at + SECTOR] for at in range(first, len(read), SECTOR))]
 
 
+def synced(disk: SimDisk, committed: int) -> Ledger:
+    """A ledger with 60 entries on the medium, and a checkpoint."""
+    ledger = open_small(disk)
+    ledger.append(1, [message(number) for number in range(60)])
+    force(ledger)
+    ledger.commit(committed)
+    ledger.write_checkpoint()
+    return ledger
+
+
 @pytest.mark.parametrize("begin", [45, 1000])
 @pytest.mark.parametrize("how", ["kill", "power_cut"])
 def test_a_ledger_whose_clearing_was_interrupted_is_whole_or_begins_anew(how: str, begin: int) -> None:
@@ -250,11 +260,7 @@ def test_a_ledger_whose_clearing_was_interrupted_is_whole_or_begins_anew(how: st
     found = set[int]()
     for calls in range(30):
         disk = SimDisk(random.Random(calls))
-        ledger = open_small(disk)
-        ledger.append(1, [message(number) for number in range(60)])
-        force(ledger)
-        ledger.commit(40)
-        ledger.write_checkpoint()
+        ledger = synced(disk, committed=40)
         before = content(ledger)
         fuse = Fuse(1000)
         ledger = open_small(fused(disk, fuse))
@@ -291,11 +297,7 @@ def test_a_node_starts_again_whose_disk_refused_a_cut(cut: str) -> None:
     """Whatever call it was; a checkpoint and the repair of a failed sync are tried before the cut is repeated."""
     for calls in range(30):
         disk = SimDisk(random.Random(calls))
-        ledger = open_small(disk)
-        ledger.append(1, [message(number) for number in range(60)])
-        force(ledger)
-        ledger.commit(3)
-        ledger.write_checkpoint()
+        synced(disk, committed=3)
         refusal = Refusal(1000)
         ledger = open_small(fused(disk, refusal))
         ledger.append(1, [message(60)])
