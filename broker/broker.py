@@ -415,7 +415,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
     Durability: on leaving, everything is on the medium.
     Cancellation: stops the broker as leaving does, in under a second.
     """
-    world = world or real_world()
+    world, events = world or real_world(), log.bind(broker=config.broker_name)
     tls, network = await open_tls(config.tls, world)
     listeners = await _listen(config, world)
     try:
@@ -431,7 +431,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
             broker = _assemble(config, world, store, node, host, port, network, tls)
             async with trio.open_nursery() as nursery:
                 await broker.start(nursery, listeners)
-                log.info("broker_started", name=config.broker_name, address=broker.address, store=config.store_path_root_dir)
+                events.info("broker_started", address=broker.address, store=config.store_path_root_dir)
                 try:
                     yield broker
                 finally:
@@ -440,7 +440,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
                     nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):  # deliveries of delayed messages are on the medium now
             await broker.persistence.write_all(always=config.enable_dleger_commit_log)
-        log.info("broker_stopped", name=config.broker_name, address=broker.address)
+        events.info("broker_stopped", address=broker.address)
     finally:
         with trio.CancelScope(shield=True):
             for listener in listeners:

@@ -7,24 +7,23 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 import orjson
 
 from ..world.clock import SystemClock
 from ..world.events import ROOT_LOGGER
-from ..world.logs import RateLimit, readable
+from ..world.logs import RateLimit, fault_of, readable, trace_of
+
+if TYPE_CHECKING:
+    from structlog.stdlib import ProcessorFormatter
+    from structlog.typing import EventDict
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
 LogFormat = Literal["text", "json"]
-
-_EVENT_CHARACTERS = 30
-"""The width of the column of event names in text."""
-_COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m"}
-_PLAIN = "\x1b[0m"
 
 
 def log_options(level: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -53,7 +52,7 @@ def log_to_stderr(level: str, log_format: LogFormat | None = None) -> None:
     terminal = sys.stderr.isatty()
     handler = _StderrHandler()
     as_text = log_format == "text" or (log_format is None and terminal)
-    handler.setFormatter(TextFormatter(coloured=terminal) if as_text else JsonFormatter())
+    handler.setFormatter(text_formatter(coloured=terminal) if as_text else json_formatter())
     logger.addHandler(handler)
     logger.setLevel(level.upper())
 
@@ -85,43 +84,51 @@ def _event_of(record: logging.LogRecord) -> str:
     return event
 
 
-def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of an event, shortened and escaped; `not_logged` is how many events of this name were dropped before it."""
+def text_formatter(*, coloured: bool) -> ProcessorFormatter:
+    """One line per event: local time, level, name and fields; the trace of an error follows, one frame per line."""
+    import structlog  # noqa: PLC0415 - commands that print no events do not wait for it
+
+    def with_trace(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
+        places = event_dict.pop("trace", None)
+        if places:
+            event_dict["exception"] = "\n".join(f"    {place}" for place in places)
+        at = datetime.fromisoformat(event_dict["timestamp"])
+        event_dict["timestamp"] = at.astimezone().isoformat(" ", "milliseconds")
+        return event_dict
+
+    return _formatter(with_trace, structlog.dev.ConsoleRenderer(colors=coloured, sort_keys=False))
+
+
+def json_formatter() -> ProcessorFormatter:
+    """One JSON object per event: its fields, `event`, `level` and `timestamp` (UTC)."""
+    import structlog  # noqa: PLC0415 - commands that print no events do not wait for it
+
+    def dumps(event_dict: EventDict, **_settings: object) -> str:
+        return orjson.dumps(event_dict, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+    return _formatter(structlog.processors.JSONRenderer(serializer=dumps))
+
+
+def _formatter(*processors: Callable[[Any, str, EventDict], Any]) -> ProcessorFormatter:
+    from structlog.stdlib import ProcessorFormatter  # noqa: PLC0415 - as above
+
+    return ProcessorFormatter(
+        foreign_pre_chain=(_fields_of_record,),
+        processors=(ProcessorFormatter.remove_processors_meta, *processors),
+    )
+
+
+def _fields_of_record(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
+    """The fields of a record, bounded and escaped; `not_logged` is how many events of this name were dropped before it."""
+    record: logging.LogRecord = event_dict["_record"]
     fields = readable(getattr(record, "fields", {}))
     left_out: int | None = getattr(record, "not_logged", None)
-    return fields if left_out is None else {**fields, "not_logged": left_out}
-
-
-def _time_of(record: logging.LogRecord) -> datetime:
-    return datetime.fromtimestamp(record.created, UTC)
-
-
-class TextFormatter(logging.Formatter):
-    """One line per event: local time, level, name and fields; the trace of an error follows, one frame per line."""
-
-    def __init__(self, *, coloured: bool) -> None:
-        super().__init__()
-        self._coloured = coloured
-
-    def format(self, record: logging.LogRecord) -> str:
-        level, fields = record.levelname.lower(), _fields_of(record)
-        column = f"{level:<8}"
-        if self._coloured:
-            column = f"{_COLOURS.get(level, '')}{column}{_PLAIN}"
-        time = _time_of(record).astimezone().isoformat(" ", "milliseconds")
-        trace = [f"    {place}" for place in fields.pop("trace", ())]
-        shown = " ".join(f"{name}={value if _is_plain(value) else repr(value)}" for name, value in fields.items())
-        return "\n".join((f"{time} {column} {_event_of(record):<{_EVENT_CHARACTERS}} {shown}".rstrip(), *trace))
-
-
-def _is_plain(value: object) -> bool:
-    return not isinstance(value, str) or (value != "" and " " not in value)
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object per event: its fields, `event`, `level` and `timestamp` (UTC)."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        time = _time_of(record).isoformat().replace("+00:00", "Z")
-        shown = {**_fields_of(record), "event": _event_of(record), "level": record.levelname.lower(), "timestamp": time}
-        return orjson.dumps(shown, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    if left_out is not None:
+        fields["not_logged"] = left_out
+    # Replaced by the places that the exception passed: a renderer that prints local variables could print whole tables.
+    event_dict.pop("exc_info", None)
+    if record.exc_info and record.exc_info[1]:
+        fields |= {"reason": fault_of(record.exc_info[1]), "trace": trace_of(record.exc_info[1])}
+    time = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+    level = record.levelname.lower()
+    return {**event_dict, **fields, "event": getattr(record, "event", event_dict["event"]), "level": level, "timestamp": time}

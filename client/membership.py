@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from ..message.message import MessageQueue
-from ..world.events import get_logger
+from ..world.events import EventLogger, get_logger
 from ..world.network import Address
 from .delivery import LOCK_LOST_SECONDS, Source
 from .errors import ClientError, NoAnswer, NoRoute, NoRouteReason
@@ -56,6 +56,10 @@ class Membership:
     _without_route: set[str] = attrs.field(factory=set[str])
     """The topics for which a missing route was logged."""
 
+    @property
+    def _log(self) -> EventLogger:
+        return log.bind(group=self.group)
+
     def want_rebalance(self) -> None:
         """Request a rebalance at once."""
         self._wanted.set()
@@ -69,7 +73,7 @@ class Membership:
         """Continue at another offset, at once, if we read the queue or are taking it."""
         source = self.sources.get(queue)
         if source is not None:
-            log.info("offset_reset", queue=str(queue), offset=offset, before=source.assigned.committable)
+            self._log.info("offset_reset", queue=str(queue), offset=offset, before=source.assigned.committable)
             self.keeper.move_to(source, offset)
         elif queue in self._taking:
             self._taking[queue] = offset
@@ -101,7 +105,7 @@ class Membership:
             address = await master_of(self.session, sources[0].queue)
             locked = await lock_queues(self.session, self.group, address, [source.queue for source in sources])
         except ClientError as error:
-            log.warning("locks_not_renewed", broker=sources[0].queue.broker_name, reason=str(error))
+            self._log.warning("locks_not_renewed", broker=sources[0].queue.broker_name, reason=str(error))
             return
         for source in sources:
             if source.queue in locked and source.is_locked:
@@ -109,7 +113,7 @@ class Membership:
                 source.line.offer(source)
             elif self.sources.get(source.queue) is source:
                 # Another member may have read the queue since, or be reading it now, so our pulled messages are out of date.
-                log.warning("queue_lock_lost", queue=str(source.queue))
+                self._log.warning("queue_lock_lost", queue=str(source.queue))
                 source.locked_until = 0.0
                 del self.sources[source.queue]
                 await self.keeper.give(source, locked=False)
@@ -128,16 +132,16 @@ class Membership:
                 if error.reason is NoRouteReason.TOPIC_UNKNOWN:
                     self._known.setdefault(topic, set())
                 if topic not in self._without_route:
-                    log.info("topic_without_route", topic=topic, reason=error.reason.name)
+                    self._log.info("topic_without_route", topic=topic, reason=error.reason.name)
                     self._without_route.add(topic)
                 settled = False
                 continue
             except ClientError as error:
-                log.warning("rebalance_skipped", topic=topic, reason=str(error))
+                self._log.warning("rebalance_skipped", topic=topic, reason=str(error))
                 settled = False
                 continue
             for queue in [queue for queue in self.sources if queue.topic == topic and queue not in wanted]:
-                log.info("queue_given", queue=str(queue), group=self.group)
+                self._log.info("queue_given", queue=str(queue))
                 await self.keeper.give(self.sources.pop(queue), locked=True)
             leaving = {source.queue for source in self.keeper.leaving}
             # Sorted, because the order of a set varies between runs.
@@ -192,15 +196,15 @@ class Membership:
                 locked_until = trio.current_time() + LOCK_LOST_SECONDS
                 address = await master_of(self.session, queue)
                 if queue not in await lock_queues(self.session, self.group, address, [queue]):
-                    log.debug("queue_locked_by_other_member", queue=str(queue))
+                    self._log.debug("queue_locked_by_other_member", queue=str(queue))
                     return
             source = await self.keeper.take(queue, is_new=is_new, locked_until=locked_until)
         except ClientError as error:
-            log.warning("queue_not_taken", queue=str(queue), reason=str(error))
+            self._log.warning("queue_not_taken", queue=str(queue), reason=str(error))
             return
         finally:
             reset_to = self._taking.pop(queue)
         if reset_to is not None:  # the broker had answered our question for the offset before the reset
             source.assigned.reset(reset_to)
         self.sources[queue] = source
-        log.info("queue_taken", queue=str(queue), group=self.group, offset=source.assigned.next_offset)
+        self._log.info("queue_taken", queue=str(queue), offset=source.assigned.next_offset)

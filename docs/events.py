@@ -29,16 +29,30 @@ debug = one message or connection.
 Event = tuple[str, str, str, str]
 
 
+def _bound(path: Path) -> list[str]:
+    """The fields that `bind` adds to the loggers of a file's objects, or else to those of its folder's objects."""
+    for sources in ([path], sorted(path.parent.glob("*.py"))):
+        calls = (node for source in sources for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))))
+        for node in calls:
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {f"{logger}.bind" for logger in LOGGERS}:
+                return [keyword.arg for keyword in node.keywords if keyword.arg]
+    return []
+
+
 def _events(path: Path) -> Iterator[Event]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in LEVELS:
             continue
-        if not isinstance(node.func.value, ast.Name) or node.func.value.id not in LOGGERS or not node.args:
+        logger = node.func.value
+        name = logger.id if isinstance(logger, ast.Name) else logger.attr if isinstance(logger, ast.Attribute) else ""
+        if name.removeprefix("_") not in LOGGERS or not node.args:
             continue
         names = [part for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
         if not names or not isinstance(node.args[0], ast.Constant | ast.IfExp):
             sys.exit(f"{path}:{node.lineno}: the event name is not a literal")
-        fields = ", ".join(f"`{keyword.arg}`" for keyword in node.keywords if keyword.arg and keyword.arg != "exc_info")
+        given = [keyword.arg for keyword in node.keywords if keyword.arg and keyword.arg != "exc_info"]
+        bound = _bound(path) if isinstance(logger, ast.Attribute) else []
+        fields = ", ".join(f"`{field}`" for field in (*bound, *given))
         for name in names:
             yield str(name.value), node.func.attr, fields, path.relative_to(ROOT).as_posix()
 

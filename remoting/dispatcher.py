@@ -262,5 +262,5 @@ def _answer_failure(connection: ServerConnection, request: RemotingCommand, erro
         connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=f"the answer to request {request.code}: {error}")
         return
     reason = fault_of(error)
-    log.error("request_failed", code=request.code, remote=str(connection.remote), reason=reason, trace=trace_of(error))
+    connection.log.error("request_failed", code=request.code, reason=reason, trace=trace_of(error))
     connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=reason)

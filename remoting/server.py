@@ -19,7 +19,7 @@ from trio.abc import Listener
 
 from ..world.clock import Clock
 from ..world.descriptors import descriptors_max
-from ..world.events import get_logger
+from ..world.events import EventLogger, get_logger
 from ..world.logs import fault_of, trace_of
 from ..world.network import Address, Network, Stream
 from ..world.ticks import next_tick
@@ -124,6 +124,11 @@ class ServerConnection:
     attachments: dict[str, Any] = attrs.field(factory=dict[str, Any])
     """State of handlers that belongs to this connection."""
 
+    @property
+    def log(self) -> EventLogger:
+        """Logs events that name the peer."""
+        return log.bind(remote=str(self.remote))
+
     def push(self, frame: bytes) -> None:
         """Queue a whole encoded frame (or several) for sending; nothing happens on a closed connection."""
         if self.closed:
@@ -149,7 +154,7 @@ class ServerConnection:
 
     def give_up_unread(self) -> None:
         """Close a connection whose peer does not read, and free its waiting answers."""
-        log.warning("unread_answers_limit_reached", remote=str(self.remote), bytes=self.unsent_bytes)
+        self.log.warning("unread_answers_limit_reached", bytes=self.unsent_bytes)
         self.scope.cancel()
         self._forget_unsent()
 
@@ -321,14 +326,14 @@ class RemotingServer:
             oldest = self.clock.monotonic() - self.limits.idle_seconds
             for connection in list(self.connections):
                 if connection.last_activity < oldest:
-                    log.debug("idle_connection_closed", remote=str(connection.remote))
+                    connection.log.debug("idle_connection_closed")
                     self.close_connection(connection)
 
     async def _serve_stream(self, stream: Stream) -> None:
         connection = ServerConnection(stream, stream.peer, self.clock, self.limits, self._unsent)
         connection.last_activity = self.clock.monotonic()
         if len(self.connections) >= self.limits.connections_max:
-            log.warning("connection_refused", remote=str(connection.remote), connections_max=self.limits.connections_max)
+            connection.log.warning("connection_refused", connections_max=self.limits.connections_max)
             await trio.aclose_forcefully(stream)
             return
         self.connections.add(connection)
@@ -376,7 +381,7 @@ class RemotingServer:
                 (connection for connection in self.connections if not connection.is_over_partial),
                 key=lambda connection: connection.counted_partial_bytes,
             )
-            log.warning("partial_frames_limit_reached", remote=str(largest.remote), bytes=largest.counted_partial_bytes)
+            largest.log.warning("partial_frames_limit_reached", bytes=largest.counted_partial_bytes)
             largest.is_over_partial = True
             self._count_partial(largest, 0)
             self.close_connection(largest)
@@ -401,23 +406,23 @@ class RemotingServer:
                     await connection.handle(handle, requests)
                 data = await receive(RECEIVE_BYTES)
         except RemoteProtocolError as error:
-            log.warning("malformed_frame_received", remote=str(connection.remote), reason=str(error))
+            connection.log.warning("malformed_frame_received", reason=str(error))
         except TlsFailed as error:
-            log.warning("tls_handshake_failed", remote=str(connection.remote), reason=str(error))
+            connection.log.warning("tls_handshake_failed", reason=str(error))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         except Exception as error:  # noqa: BLE001 - input of one peer met a bug; the server goes on for the others
-            log.error("connection_failed", remote=str(connection.remote), reason=fault_of(error), trace=trace_of(error))
+            connection.log.error("connection_failed", reason=fault_of(error), trace=trace_of(error))
 
     async def _begin(self, connection: ServerConnection, tls: TlsAcceptor, first: bytes) -> bytes | bytearray:
         """Tell TLS from plain by the first bytes; returns the first plain bytes, or none if the connection is refused."""
         if first[0] != TLS_HANDSHAKE:
             if tls.takes_plain:
                 return first
-            log.warning("plain_connection_refused", remote=str(connection.remote))
+            connection.log.warning("plain_connection_refused")
             return b""
         if not tls.takes_tls:
-            log.warning("tls_connection_refused", remote=str(connection.remote))
+            connection.log.warning("tls_connection_refused")
             return b""
         connection.stream = await tls.accept(connection.stream, first)
         return await connection.stream.receive_some(RECEIVE_BYTES)

@@ -17,7 +17,7 @@ import trio
 from ...message.fields import Buffer
 from ...store.errors import StoreError
 from ...store.older_log import OlderLog
-from ...world.events import get_logger
+from ...world.events import EventLogger, get_logger
 from ...world.network import Address
 from ...world.real import World
 from ..errors import HaError, LeadershipLost, TooManyPending
@@ -142,6 +142,10 @@ class Replica:
         self.links.follow_members(dict(self.addresses()))
         self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
 
+    @property
+    def _log(self) -> EventLogger:
+        return log.bind(group=self.settings.group, peer=self.settings.self_id)
+
     # ---------------------------------------------------------------------------------------------------------------- questions
 
     @property
@@ -221,7 +225,7 @@ class Replica:
             placed = self.ledger.append(assignment.term, [record], channel=channel)
             core.propose(1, configuration=configuration)
         except (Refused, StoreError, OSError) as error:
-            log.warning("group_entry_not_written", reason=str(error))
+            self._log.warning("group_entry_not_written", reason=str(error))
             return None
         self.disk.written()
         self._wake()
@@ -278,7 +282,7 @@ class Replica:
             nursery.start_soon(self._expire_forever)
             nursery.start_soon(self.disk.sync_forever)
             nursery.start_soon(self.disk.checkpoint_forever)
-            log.info("raft_node_started", group=self.settings.group, peer=self.settings.self_id, port=self.port)
+            self._log.info("raft_node_started", port=self.port)
             task_status.started()
 
     def hand_over(self, reason: str) -> bool:
@@ -307,7 +311,7 @@ class Replica:
                 ledger.reached(end)
                 ledger.write_checkpoint()
         except OSError as error:
-            log.warning("ledger_not_synced_at_stop", reason=error.strerror or str(error))
+            self._log.warning("ledger_not_synced_at_stop", reason=error.strerror or str(error))
         ledger.close()
 
     def _wake(self) -> None:
@@ -443,9 +447,9 @@ class Replica:
         if former.role is Role.LEADER and (leading.role is not Role.LEADER or leading.term != former.term):
             self.waiters.change_term()
         if leading.role is Role.LEADER and former.role is not Role.LEADER:
-            log.info("leader_elected", peer=self.settings.self_id, term=leading.term, end_index=self.ledger.end_index)
+            self._log.info("leader_elected", term=leading.term, end_index=self.ledger.end_index)
         elif leading.leader is not None and leading.leader != former.leader:
-            log.info("leader_followed", leader=leading.leader, term=leading.term)
+            self._log.info("leader_followed", leader=leading.leader, term=leading.term)
         for notify in self.on_role:
             notify(leading)
 
@@ -465,7 +469,7 @@ class Replica:
     def _stop(self, reason: str) -> None:
         """Leave the group, and answer everything that waits."""
         self.stopped = reason
-        log.error("raft_node_stopped", peer=self.settings.self_id, term=self.core.term, reason=reason)
+        self._log.error("raft_node_stopped", term=self.core.term, reason=reason)
         self.links.follow_members({})
         self.waiters.change_term()
         for waiting in self._reads.values():

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
-from ledgermq.cli.logs import JsonFormatter, TextFormatter, log_to_stderr
+from ledgermq.cli.logs import LogFormat, json_formatter, log_to_stderr, text_formatter
 from ledgermq.world.events import get_logger
 from ledgermq.world.logs import BURST_LINES
 
@@ -41,7 +41,7 @@ def test_text_is_one_line_with_time_level_name_and_fields(capsys: pytest.Capture
     log.debug("dropped")
     log.info("leader_elected", term=3, reason="a vote", queue="t@b:0")
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d info     leader_elected +term=3 reason='a vote' queue=t@b:0\n",
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d \[info +\] leader_elected +term=3 reason='a vote' queue=t@b:0\n",
         printed(capsys),
     )
     log.error("request_failed", reason="ValueError: bad", trace=["a.py:1 f", "b.py:2 g"])
@@ -57,6 +57,23 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(printed(capsys))
     assert (found["event"], found["level"], found["code"], found["what"]) == ("request_failed", "error", 10, "bad")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", found["timestamp"])
+
+
+@pytest.mark.usefixtures("runner")
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_an_exception_is_its_reason_and_the_places_it_passed(log_format: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
+    """No value of a variable is printed: a frame may hold a whole table or a signature."""
+    log_to_stderr("info", log_format)
+    secret = "s" * 12
+    try:
+        int("no number")
+    except ValueError:
+        get_logger("ledgermq.tests").error("request_failed", exc_info=True)
+
+    text = printed(capsys)
+    assert "no number" in text
+    assert "test_an_exception_is_its_reason" in text
+    assert secret not in text
 
 
 @pytest.mark.usefixtures("runner")
@@ -79,8 +96,8 @@ def test_events_of_other_programs_have_a_name_too() -> None:
     """A record that did not come through our loggers is its message."""
     record = logging.LogRecord("ledgermq", logging.INFO, __file__, 1, "plain %s", ("text",), None)
 
-    assert json.loads(JsonFormatter().format(record))["event"] == "plain text"
-    assert "\x1b[32minfo" in TextFormatter(coloured=True).format(record)
+    assert json.loads(json_formatter().format(record))["event"] == "plain text"
+    assert "\x1b[32m" in text_formatter(coloured=True).format(record)
 
 
 @pytest.mark.usefixtures("runner")

@@ -33,6 +33,41 @@ def test_an_event_is_one_line_with_its_fields() -> None:
     assert vars(records[0])["fields"] == {"queue": "t@b:0", "offset": 7}
 
 
+def test_bound_fields_are_in_every_event() -> None:
+    """A logger of a connection or a group names it in each event; the module's own logger stays as it is."""
+    log = get_logger("ledgermq.tests")
+    bound = log.bind(group="shop").bind(remote="127.0.0.1:9")
+
+    with capture_logs() as logs:
+        bound.info("offset_reset", offset=7)
+        log.info("offset_reset", offset=8)
+
+    assert logs == [
+        {"event": "offset_reset", "log_level": "info", "group": "shop", "remote": "127.0.0.1:9", "offset": 7},
+        {"event": "offset_reset", "log_level": "info", "offset": 8},
+    ]
+
+
+def test_structlog_is_configured_and_imported_for_nobody_but_us() -> None:
+    """A program that uses structlog keeps its own settings, and one that wants no events does not pay for the import."""
+    program = (
+        "import sys\n"
+        "from ledgermq.world.events import get_logger\n"
+        "log = get_logger('ledgermq.some')\n"
+        "log.info('nobody_wants_this')\n"
+        "print('structlog' in sys.modules)\n"
+        "log.warning('wanted')\n"
+        "import structlog\n"
+        "print(structlog.is_configured())\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split() == ["False", "False"]
+
+
 def test_a_program_that_asks_for_nothing_sees_only_warnings_on_standard_error() -> None:
     """Standard output is the program's own."""
     program = (
