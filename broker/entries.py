@@ -21,6 +21,8 @@ TABLE_BYTES_MAX = FRAME_SIZE_MAX - 1024 * 1024
 ENTRIES_BYTES_MAX = 8 * 1024 * 1024
 """The most bytes of entries in the table of topics or of groups: about 60,000 topics. A name server and a slave read a whole
 table in one turn of the event loop, which must take less than 100 ms."""
+ENTRY_BYTES_MAX = 256 * 1024
+"""The most bytes of one entry; a larger one is refused. In a DLedger group an entry must fit a record of the log."""
 
 
 class TableFull(RequestRefused):
@@ -55,8 +57,14 @@ class EncodedEntries:
 
         Raises:
             TableFull: the table would be larger than `size_max`. Nothing was entered.
+            RequestRefused: an entry is larger than `ENTRY_BYTES_MAX`. Nothing was entered.
         """
-        self.put_encoded({name: encoded_entry(name, value) for name, value in values.items()}, bounded=bounded)
+        encoded = {name: encoded_entry(name, value) for name, value in values.items()}
+        for name, entry in encoded.items():
+            if bounded and len(entry) > ENTRY_BYTES_MAX:
+                remark = f"an entry of {self.table} has at most {ENTRY_BYTES_MAX} bytes (got {len(entry)} for {name!r:.300})"
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{remark}; nothing was entered")
+        self.put_encoded(encoded, bounded=bounded)
 
     def put_encoded(self, encoded: Mapping[str, bytes], *, bounded: bool = False) -> None:
         """Enter values that are already encoded by `encoded_entry`; see `put`."""

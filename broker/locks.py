@@ -8,7 +8,7 @@ until all of them must have ended. Pure: the time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Any
 
@@ -30,6 +30,8 @@ LEASES_MAX = 100_000
 """The most leases of all groups; then no new one is given. Their file is encoded in one turn of the event loop."""
 
 
+LeaseKey = tuple[str, MessageQueue]
+"""The group and the queue of a lease."""
 _Leases = dict[MessageQueue, tuple[str, float]]
 """The owner of each queue, and when its lease was last renewed."""
 
@@ -40,10 +42,10 @@ class QueueLocks:
 
     _leases: dict[str, _Leases] = attrs.field(factory=dict[str, _Leases])
     _count: int = 0
-    dirty: dict[str, None] | None = None
-    """Groups whose owners have changed since they were last appended to the log; None if this node does not append them."""
+    dirty: dict[LeaseKey, None] | None = None
+    """Leases whose owners have changed since they were last appended to the log; None if this node does not append them."""
     on_dirty: Callable[[], None] = lambda: None
-    """Called after a group was added to `dirty`."""
+    """Called after a lease was added to `dirty`."""
     changes: int = 0
     """Counts changes of owners, but not renewals; the file is written when the count has grown."""
     _followed: bool = False
@@ -69,16 +71,6 @@ class QueueLocks:
                 self._leases[group][queue] = str(client_id), renewed
                 self._count += 1
 
-    def replace(self, group: str, rows: Iterable[Any], now: float) -> None:
-        """Replace all leases of a group with those in the log.
-
-        Raises:
-            TypeError, ValueError: the rows are not a list of leases.
-        """
-        self._count -= len(self._leases.pop(group, {}))
-        self._add(group, rows, now)
-        self.changes += 1
-
     def take_over(self, now: float) -> None:
         """Begin to give leases as leader; the last leader renews its own until it knows that it was deposed."""
         renewed = now - LEASE_SECONDS + HANDOVER_SECONDS
@@ -86,13 +78,36 @@ class QueueLocks:
             for queue, (owner, _) in leases.items():
                 leases[queue] = owner, renewed
 
-    @property
-    def groups(self) -> Iterable[str]:
-        """The groups that have leases."""
-        return self._leases.keys()
+    def apply(self, rows: Iterable[Any], now: float) -> None:
+        """Apply changes of leases that another node has appended to the log (`rows`).
+
+        Raises:
+            TypeError, ValueError: the rows are not a list of leases. Nothing was changed.
+        """
+        changes = [
+            (str(group), MessageQueue(str(topic), str(broker_name), QueueId(int_of(queue_id))), str(client_id))
+            for group, topic, broker_name, queue_id, client_id in rows
+        ]
+        for group, queue, client_id in changes:
+            self._remove(group, queue)
+            if client_id:
+                self._leases.setdefault(group, {})[queue] = client_id, now
+                self._count += 1
+        self.changes += 1
+
+    def keys(self) -> Iterator[LeaseKey]:
+        """The groups and queues of all leases."""
+        return ((group, queue) for group, leases in self._leases.items() for queue in leases)
+
+    def rows(self, keys: Iterable[LeaseKey]) -> list[list[Any]]:
+        """The owners of leases, as they are stored in the log; a lease that does not exist has an empty owner."""
+        return [
+            [group, queue.topic, queue.broker_name, queue.queue_id, self._leases.get(group, {}).get(queue, ("",))[0]]
+            for group, queue in keys
+        ]
 
     def rows_of(self, group: str) -> list[list[Any]]:
-        """The leases of a group, as they are stored in the file and in the log."""
+        """The leases of a group, as they are stored in the file."""
         leases = self._leases.get(group, {})
         return [[queue.topic, queue.broker_name, queue.queue_id, owner] for queue, (owner, _) in leases.items()]
 
@@ -100,11 +115,18 @@ class QueueLocks:
         """The content of `queueLocks.json`."""
         return {"followed": self._followed, "locks": {group: self.rows_of(group) for group in self._leases}}
 
-    def _changed(self, group: str) -> None:
+    def _changed(self, group: str, queue: MessageQueue) -> None:
         self.changes += 1
         if self.dirty is not None:
-            self.dirty[group] = None
+            self.dirty[group, queue] = None
             self.on_dirty()
+
+    def _remove(self, group: str, queue: MessageQueue) -> None:
+        leases = self._leases.get(group, {})
+        if leases.pop(queue, None) is not None:
+            self._count -= 1
+            if not leases:
+                del self._leases[group]
 
     def follow(self) -> None:
         """Remove all leases, because another node is the master and gives its own."""
@@ -140,7 +162,7 @@ class QueueLocks:
                 self._count += 1
             if not owner or owner == client_id or now - renewed > LEASE_SECONDS:
                 if owner != client_id:
-                    self._changed(group)
+                    self._changed(group, queue)
                 leases[queue] = client_id, now
                 held.append(queue)
         if not leases:
@@ -149,24 +171,17 @@ class QueueLocks:
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Release the leases of this client; those of other clients stay."""
-        leases = self._leases.get(group, {})
         for queue in queues:
-            if queue in leases and leases[queue][0] == client_id:
-                del leases[queue]
-                self._count -= 1
-                self._changed(group)
-        if not leases:
-            self._leases.pop(group, None)
+            if self._leases.get(group, {}).get(queue, ("",))[0] == client_id:
+                self._remove(group, queue)
+                self._changed(group, queue)
 
     def expire(self, now: float) -> None:
         """Remove expired leases."""
         for group, leases in list(self._leases.items()):
             for queue in [queue for queue, (_, renewed) in leases.items() if now - renewed > LEASE_SECONDS]:
-                del leases[queue]
-                self._count -= 1
-                self._changed(group)
-            if not leases:
-                del self._leases[group]
+                self._remove(group, queue)
+                self._changed(group, queue)
 
     def are_held(self, group: str, now: float) -> bool:
         """Whether any client of the group has leased a queue."""

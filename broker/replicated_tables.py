@@ -9,8 +9,8 @@ contains the events, and a start applies the later ones.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -20,7 +20,7 @@ from ..message.control import (
     DELAYS_DELIVERED,
     GROUP_DELETED,
     GROUPS_CHANGED,
-    LOCKS_CHANGED,
+    LEASES_CHANGED,
     OFFSETS_COMMITTED,
     TABLES_CARRIED,
     TOPIC_DELETED,
@@ -33,13 +33,12 @@ from ..message.numbers import int_of, long_of
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
 from ..store.divided_log import DividedCommitLog
-from ..store.errors import NotWritable
+from ..store.errors import NotWritable, RecordTooLarge
 from ..store.message_store import MessageStore
 from ..world.events import get_logger
 from .delay import DelayDelivery
 from .derived_tables import DerivedTables, Forbidden, forbidden_of, groups_of, topics_of
 from .groups import GroupConfig, GroupTable
-from .json_values import table_of
 from .locks import QueueLocks
 from .offsets import ConsumerOffsets
 from .persistence import GROUPS_FILE, LOCKS_FILE, OFFSETS_FILE, TOPICS_FILE
@@ -53,14 +52,16 @@ GATHER_SECONDS = 0.1
 OFFSETS_PER_RECORD_MAX = 5000
 """The most commits in one record; more are divided among several records."""
 SETTINGS_PER_RECORD_MAX = 1000
-"""The most topics or groups in one record; more are divided among several records, because each record must fit an entry of
-the log."""
+"""The most topics or groups in one record; more are divided among several records."""
+LEASES_PER_RECORD_MAX = 5000
+"""The most leases of queues in one record; more are divided among several records."""
 CARRIED_NAMES_MAX = 10_000
 """The most names of topics and groups together in a `TABLES_CARRIED` event; if there are more, it names none."""
 
 
 _Commit = tuple[str, str, int, int, bool]
 """Topic, group, queue id, offset, and whether clients have to follow a reset to it."""
+_Entry = TypeVar("_Entry")
 
 
 def _always(_name: str) -> bool:
@@ -129,7 +130,7 @@ class ReplicatedTables:
         self.offsets.dirty, self._deliveries = dict(self._unsure_offsets), self.delay.changes
         self.locks.take_over(self.store.world.clock.monotonic())
         # An earlier leadership of this node may have given leases that the log lacks. Their owners may renew them from now on.
-        self.locks.dirty = dict.fromkeys(self.locks.groups)
+        self.locks.dirty = dict.fromkeys(self.locks.keys())
         for topic, group, queue_id in sorted(self._resets):
             if self.offsets.query(group, topic, queue_id) is not None:
                 self.offsets.resets.add(group, topic, queue_id)
@@ -178,14 +179,17 @@ class ReplicatedTables:
                 self._append_changes()
             self._append_gathered()
             if carrying and not self._refusal:
-                carrying = not self._append(self._carried())
+                carrying = not self._append_carried()
 
-    def _carried(self) -> Control:
-        """The event that ends the carrying over. Other nodes, whose own tables may differ, remove what it does not name."""
+    def _append_carried(self) -> bool:
+        """End the carrying over. Other nodes, whose own tables may differ, remove what the event does not name."""
         topics, groups = self.topics.topics, self.groups.groups
-        if len(topics) + len(groups) > CARRIED_NAMES_MAX:
-            return Control(TABLES_CARRIED, {})
-        return Control(TABLES_CARRIED, {"topics": list(topics), "groups": list(groups)})
+        if len(topics) + len(groups) <= CARRIED_NAMES_MAX:
+            try:
+                return self._append(Control(TABLES_CARRIED, {"topics": list(topics), "groups": list(groups)}))
+            except RecordTooLarge as error:
+                log.info("carried_names_left_out", reason=str(error))
+        return self._append(Control(TABLES_CARRIED, {}))
 
     @property
     def log_begin(self) -> int:
@@ -200,7 +204,7 @@ class ReplicatedTables:
         self.offsets.dirty = {
             (topic, group, queue_id): None for (topic, group), queues in self.offsets.table.items() for queue_id in queues
         }
-        self.locks.dirty = dict.fromkeys(self.locks.groups)
+        self.locks.dirty = dict.fromkeys(self.locks.keys())
         self._deliveries = -1
 
     def restate(self) -> int:
@@ -306,46 +310,61 @@ class ReplicatedTables:
         topics, groups = self.topics.topics, self.groups.groups
         self._unlogged_topics &= topics.keys()  # deletions are events of their own
         for names in _pieces(sorted(self._unlogged_topics)):
-            if not self._append(Control(TOPICS_CHANGED, {"topics": [topics[name].to_json() for name in names]})):
+            if not self._append_divided(
+                names, lambda part: Control(TOPICS_CHANGED, {"topics": [topics[n].to_json() for n in part]})
+            ):
                 return
             self._unlogged_topics.difference_update(names)
         for name in sorted(self._logged_groups.keys() - groups.keys()):
             del self._logged_groups[name]
         for names in _pieces([name for name, config in groups.items() if self._logged_groups.get(name) != config]):
-            if not self._append(Control(GROUPS_CHANGED, {"groups": [groups[name].to_json() for name in names]})):
+            if not self._append_divided(
+                names, lambda part: Control(GROUPS_CHANGED, {"groups": [groups[n].to_json() for n in part]})
+            ):
                 return
             self._logged_groups.update({name: groups[name] for name in names})
         forbidden = self.groups.forbidden
         for name in sorted(self._logged_forbidden.keys() - forbidden.keys()):
             del self._logged_forbidden[name]
         for names in _pieces([name for name, bits in forbidden.items() if self._logged_forbidden.get(name) != bits]):
-            changed = {name: forbidden[name] for name in names}
-            if not self._append(Control(GROUPS_CHANGED, {"groups": [], "forbidden": changed})):
+            if not self._append_divided(
+                names,
+                lambda part: Control(GROUPS_CHANGED, {"groups": [], "forbidden": {name: forbidden[name] for name in part}}),
+            ):
                 return
-            self._logged_forbidden.update(changed)
+            self._logged_forbidden.update({name: forbidden[name] for name in names})
 
     def _append_gathered(self) -> None:
         """Append the commits, locks and positions of delayed messages that have changed since they were last appended."""
         offsets, locks, delay = self.offsets, self.locks, self.delay
         while offsets.dirty:
             taken = [offsets.dirty.popitem()[0] for _ in range(min(len(offsets.dirty), OFFSETS_PER_RECORD_MAX))]
-            rows = [[topic, group, queue_id, self._offset_of(topic, group, queue_id)] for topic, group, queue_id in taken]
-            resets = [
-                [topic, group, queue_id] for topic, group, queue_id in taken if offsets.resets.holds(group, topic, queue_id)
-            ]
-            if not self._append(Control(OFFSETS_COMMITTED, {"offsets": rows, "resets": resets})):
+            if not self._append_divided(taken, self._committed):
                 offsets.dirty.update(dict.fromkeys(taken))
                 return
             self._unsure_offsets.update(dict.fromkeys(taken))
         while locks.dirty:
-            group = next(iter(locks.dirty))
-            if not self._append(Control(LOCKS_CHANGED, {"locks": {group: locks.rows_of(group)}})):
+            leases = [locks.dirty.popitem()[0] for _ in range(min(len(locks.dirty), LEASES_PER_RECORD_MAX))]
+            if not self._append_divided(leases, lambda part: Control(LEASES_CHANGED, {"leases": locks.rows(part)})):
+                locks.dirty.update(dict.fromkeys(leases))
                 return
-            del locks.dirty[group]
         if delay.changes != self._deliveries:
             changes, levels = delay.changes, {str(level): offset for level, offset in delay.offsets().items()}
             if self._append(Control(DELAYS_DELIVERED, {"levels": levels})):
                 self._deliveries = changes
+
+    def _committed(self, keys: Sequence[tuple[str, str, int]]) -> Control:
+        """The event of the current offsets of these topics, groups and queues."""
+        resets = self.offsets.resets
+        return Control(
+            OFFSETS_COMMITTED,
+            {
+                "offsets": [
+                    [topic, group, queue_id, self._offset_of(topic, group, queue_id)] for topic, group, queue_id in keys
+                ],
+                "resets": [[topic, group, queue_id] for topic, group, queue_id in keys if resets.holds(group, topic, queue_id)],
+            },
+        )
 
     def _offset_of(self, topic: str, group: str, queue_id: int) -> int:
         """A group's offset on a queue as the log has it: -1 if there is none."""
@@ -356,10 +375,32 @@ class ReplicatedTables:
     def _has_gathered(self) -> bool:
         return bool(self.offsets.dirty or self.locks.dirty) or self.delay.changes != self._deliveries
 
+    def _append_divided(self, entries: Sequence[_Entry], event_of: Callable[[Sequence[_Entry]], Control]) -> bool:
+        """Append the event of some entries, as several if it is too large for one record; return whether the log accepted it.
+
+        An entry that is too large by itself stays out of the log, because it must not prevent all other changes. A request can
+        make none (`ENTRY_BYTES_MAX`), but files of another version can contain one.
+        """
+        event = event_of(entries)
+        try:
+            return self._append(event)
+        except RecordTooLarge as error:
+            if len(entries) == 1:
+                log.error("table_entry_not_in_log", kind=event.kind, entry=str(entries[0])[:200], reason=str(error))
+                return True
+        half = len(entries) // 2
+        return self._append_divided(entries[:half], event_of) and self._append_divided(entries[half:], event_of)
+
     def _append(self, control: Control) -> bool:
-        """Append an event; return whether the log accepted it."""
+        """Append an event; return whether the log accepted it.
+
+        Raises:
+            RecordTooLarge: the log would not accept it later either. Nothing was appended.
+        """
         try:
             self.changed_end = self.store.append_event(control, on_full_disk=self._restates)
+        except RecordTooLarge:
+            raise
         except (NotWritable, OSError) as error:
             self._refusal = str(error)
             self._wake()
@@ -407,9 +448,8 @@ class ReplicatedTables:
             self._tables_carried(control)
         elif kind == OFFSETS_COMMITTED and lacks(OFFSETS_FILE):
             self._offsets_committed(content, follows=follows)
-        elif kind == LOCKS_CHANGED and follows and lacks(LOCKS_FILE):
-            for group, rows in table_of(content["locks"], "locks").items():
-                self.locks.replace(group, rows, self.store.world.clock.monotonic())
+        elif kind == LEASES_CHANGED and follows and lacks(LOCKS_FILE):
+            self.locks.apply(content["leases"], self.store.world.clock.monotonic())
         elif kind == DELAYS_DELIVERED and follows:
             self.delay.load({"offsetTable": content["levels"]})
 

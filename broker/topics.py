@@ -272,7 +272,7 @@ class TopicTable:
             if config.order != (config.topic_name in names)
         ]
         if changed:
-            self.put(*changed)
+            self.put(*changed, bounded=False)
 
     def encoded(self, names: Iterable[str] | None = None) -> bytes:
         """The JSON of `topicConfigTable` with all topics, or with those in `names` that exist."""

@@ -40,8 +40,9 @@ group whose `forbiddenTable` has changed all that it says about that group."""
 OFFSETS_COMMITTED = "offsets_committed"
 """`offsets` holds lists of topic, group, queue id and consumer offset; -1 means that the group has no offset any more. `resets`
 holds topic, group and queue id of those offsets that were set by a reset which clients still have to follow."""
-LOCKS_CHANGED = "locks_changed"
-"""`locks` holds for each consumer group whose locks on queues have changed all of them, as `queueLocks.json` has them."""
+LEASES_CHANGED = "leases_changed"
+"""`leases` holds lists of group, topic, broker name, queue id and the client that has locked the queue from here on; an empty
+client id means that none has."""
 DELAYS_DELIVERED = "delays_delivered"
 """`levels` holds for each delay level the queue offset of the next message to deliver."""
 

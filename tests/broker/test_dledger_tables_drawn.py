@@ -95,7 +95,7 @@ def all_tables_of(broker: Broker) -> dict[str, Any]:
     return {
         **tables_of(broker),
         "offsets": {key: dict(offsets) for key, offsets in broker.offsets.table.items() if offsets},
-        "locks": {group: sorted(broker.locks.rows_of(group)) for group in broker.locks.groups},
+        "locks": sorted(broker.locks.rows(broker.locks.keys())),
         "positions of delayed messages": broker.delay.offsets(),
         "queues": {key: (queue.min_offset, queue.max_offset) for key, queue in queues.items()},
     }

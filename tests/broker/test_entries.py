@@ -5,7 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from ledgermq.broker.entries import EncodedEntries, TableFull
+from ledgermq.broker.entries import ENTRY_BYTES_MAX, EncodedEntries, TableFull
+from ledgermq.remoting.errors import RequestRefused
 
 
 def test_entries_are_one_json_object() -> None:
@@ -47,3 +48,15 @@ def test_a_file_or_a_master_may_hold_more() -> None:
         entries.put({"c": 1})
     entries.put({"b": 1})
     assert orjson.loads(entries.joined()) == {"a": "1234567890", "b": 1}
+
+
+def test_an_entry_has_a_bound_of_its_own() -> None:
+    """In a DLedger group it must fit a record of the log; a file or a master may contain a larger one."""
+    entries = EncodedEntries("the table")
+    large = "x" * ENTRY_BYTES_MAX
+
+    with pytest.raises(RequestRefused, match=r"an entry of the table has at most 262144 bytes \(got 262154 for 'large'\)"):
+        entries.put({"small": 1, "large": large})
+
+    assert entries.size == 0
+    entries.put({"large": large}, bounded=False)

@@ -7,9 +7,11 @@ import trio
 
 from harness.simulate.scene import Node
 from ledgermq.broker.dledger import DLedgerReplication
+from ledgermq.broker.groups import GroupConfig
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, open_consumer
 from ledgermq.client.producer import open_producer
+from ledgermq.message.json import dumps, loads
 from ledgermq.message.message import Message
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
@@ -178,3 +180,51 @@ def test_a_member_that_was_away_follows_a_reset_at_the_next_leader() -> None:
             assert sorted(again) == sorted(received)
 
     scenario(story, settings={"useServerSideResetOffset": "true"})
+
+
+def test_a_change_too_large_for_one_record_is_divided_and_known_to_the_next_leader() -> None:
+    """One member locks a thousand queues, and an administrator changes many settings; both exceed an entry of small files."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        queues = [{"topic": "BenchmarkTest", "brokerName": "broker-a", "queueId": queue_id} for queue_id in range(1024)]
+        locks = dumps({"clientId": "c" * 40, "consumerGroup": "orderly", "mqSet": queues})
+        answer = await ask(group, leader, RequestCode.LOCK_BATCH_MQ, {}, locks)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        assert len(loads(answer.body)["lockOKMQSet"]) == 1024
+        names = {f"g{number}" for number in range(200)}
+        groups = [{"groupName": name, "attributes": {"why": "x" * 400}} for name in sorted(names)]
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+        answer = await ask(group, leader, code, {}, dumps({"groupConfigList": groups}))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        await leader.process.end(End.POWER)
+
+        new = await group.master()
+
+        assert new.broker is not None
+        assert len(new.broker.locks.rows_of("orderly")) == 1024
+        assert names <= new.broker.groups.groups.keys()
+
+    scenario(story)
+
+
+def test_an_entry_that_fits_no_record_stops_no_other_change() -> None:
+    """It came from files of another version; the leader says so and appends the rest."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        assert leader.broker is not None
+        large = GroupConfig("large", others={"attributes": {"why": "x" * 70_000}})
+        leader.broker.groups.put(large, GroupConfig("small"), bounded=False)
+        answer = await ask(group, leader, RequestCode.UPDATE_AND_CREATE_TOPIC, CREATE_TOPIC)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        await leader.process.end(End.POWER)
+
+        new = await group.master()
+
+        assert new.broker is not None
+        assert new.broker.topics.get("Late") is not None
+        assert new.broker.groups.get("small") is not None
+        assert new.broker.groups.get("large") is None
+
+    scenario(story)
