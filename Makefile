@@ -44,7 +44,7 @@ UNCOMPRESSED := --config-settings=--build-option=--compression=stored
 demo: .venv/ready-to-run  ## a message goes round; then a job on Spark over the topic, with a table, a plot and Parquet files
 	rm -rf build/demo && mkdir -p build/demo
 	$(BIN)/python examples/demo.py build/demo/store
-	@test -f .venv/ready-for-spark || echo "setting Spark up: 560 MB, once"
+	@test -f .venv/ready-for-spark || echo "setting Spark up: 590 MB, once"
 	$(MAKE) --no-print-directory .venv/ready-for-spark
 	$(BIN)/python examples/spark_demo.py build/demo/store build/demo
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -332,23 +333,43 @@ def stream_command(
                 raise
 
 
+def _picture_path(_context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
+    """Check where a picture is to be written before anything is read."""
+    if path is not None:
+        if not path.endswith((".png", ".svg")):
+            raise click.BadParameter(f"{path!r}: a picture is written as .png or .svg")
+        directory = os.path.dirname(os.path.abspath(path))
+        if not os.access(directory, os.W_OK):
+            raise click.BadParameter(f"{path!r}: nothing can be written to {directory}")
+    return path
+
+
 @command.command("stats")
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--window", metavar="INTERVAL", default="1 minute", show_default=True, help="Length of a window.")
+@click.option("--window", metavar="INTERVAL", help="Length of a window; 1 minute, or with --plot what suits the picture.")
 @click.option("--by", type=click.Choice(["window", "queue", "key"]), default="window", show_default=True, help="Which table.")
+@click.option("--plot", callback=_picture_path, metavar="FILE.png|.svg", help="Draw all three tables into a file as well.")
 @source_options
 @engine_options
 @json_option
 def stats_command(
-    topics: tuple[str, ...], window: str, by: str, namesrv: str | None, store: str | None, start: str | None, end: str | None,
-    options: tuple[str, ...], master: str | None, conf: tuple[str, ...], progress: bool | None, as_json: bool,
+    topics: tuple[str, ...], window: str | None, by: str, plot: str | None, namesrv: str | None, store: str | None,
+    start: str | None, end: str | None, options: tuple[str, ...], master: str | None, conf: tuple[str, ...],
+    progress: bool | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Show rates and latencies from born to stored by window, or how messages are spread over queues or keys."""
     source = source_of(topics, namesrv, store, start, end, options)
     with engine("stats", master, conf, progress) as spark:
         from ..pipeline.jobs.stats import stats  # noqa: PLC0415
 
-        found = stats(spark, source, window=window)
+        found = stats(spark, source, window=window or "1 minute")
+        if plot is not None:
+            try:
+                from ..pipeline.jobs.picture import picture  # noqa: PLC0415
+
+                picture(spark, source, window=window).save(plot)
+            except ImportError as error:
+                raise click.ClickException(f"{EXTRA} ({error})") from error
         show_rows({"window": found.windows, "queue": found.queues, "key": found.keys}[by], as_json=as_json)
 
 

@@ -1,6 +1,6 @@
 """The second half of `make demo`: a Spark job over the topic that the first half has filled.
 
-It reads the store's files without a broker, prints a small table and a plot, and writes the plot as PNG, the topic as Parquet.
+It reads the store's files without a broker, prints a small table and a plot, and writes a picture as PNG, the topic as Parquet.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from bars import draw_bars
 
 from ledgermq.pipeline.jobs.archive import archive
+from ledgermq.pipeline.jobs.picture import picture
 from ledgermq.pipeline.session import session
 
 WIDTH = 50
@@ -44,8 +44,8 @@ def main(store: str, output: Path) -> None:
             "from orders group by 1 order by 1 limit 15"
         ).collect()
         plot_as_text(latencies)
-        draw_bars([(row.ms, row.orders) for row in latencies], output / "latencies.png")
-        say("plot", "magenta", f"the same as a picture: {output}/latencies.png")
+        picture(spark, source).save(f"{output}/orders.png")
+        say("plot", "magenta", f"rates, latencies, sizes, queues and keys in one picture: {output}/orders.png")
         done = archive(spark, source, str(output / "orders"))
         kept = spark.read.parquet(str(output / "orders")).count()
         say("archive", "cyan", f"{done.rows} new messages in {done.files} Parquet files in {output}/orders, {kept} in all")

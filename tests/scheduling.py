@@ -13,7 +13,15 @@ from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissing
 SPARK = "a session of Spark"
 NEED_SPARK = frozenset(
     f"tests/pipeline/{name}.py"
-    for name in ("jobs/test_interrupts", "jobs/test_jobs", "test_examples", "test_kills", "test_sink", "test_source")
+    for name in (
+        "jobs/test_interrupts",
+        "jobs/test_jobs",
+        "jobs/test_picture",
+        "test_examples",
+        "test_kills",
+        "test_sink",
+        "test_source",
+    )
 )
 LONGEST_FIRST = (
     SPARK,

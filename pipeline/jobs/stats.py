@@ -44,28 +44,6 @@ def stats(spark: SparkSession, source: Source, *, window: str = "1 minute", keys
     from pyspark.sql import Window, functions  # noqa: PLC0415
 
     rows = read(spark, source, *COLUMNS)
-    latency = functions.unix_millis("storeTimestamp") - functions.unix_millis("bornTimestamp")
-    of_window = functions.window("storeTimestamp", f"{length} microseconds")
-    seconds = functions.lit(length / 1_000_000)
-    percentiles = functions.percentile_approx("latency", list(PERCENTILES), 1000)
-    windows = (
-        rows.withColumn("latency", latency)
-        .groupBy("topic", of_window.alias("window"))
-        .agg(functions.count("*").alias("messages"), functions.sum("storeSize").alias("bytes"), percentiles.alias("latencies"))
-        .select(
-            "topic",
-            functions.col("window.start").alias("start"),
-            "messages",
-            "bytes",
-            (functions.col("messages") / seconds).alias("messagesPerSecond"),
-            (functions.col("bytes") / seconds).alias("bytesPerSecond"),
-            *(
-                functions.col("latencies")[at].alias(name)
-                for at, name in enumerate(("latencyP50", "latencyP95", "latencyP99", "latencyMax"))
-            ),
-        )
-        .orderBy("topic", "start")
-    )
     queues = (
         rows.groupBy("topic", "brokerName", "queueId")
         .agg(
@@ -77,11 +55,51 @@ def stats(spark: SparkSession, source: Source, *, window: str = "1 minute", keys
         .withColumn("share", functions.col("messages") / functions.sum("messages").over(Window.partitionBy("topic")))
         .orderBy("topic", "brokerName", "queueId")
     )
-    keys = (
+    return Stats(windows_of(rows, length, "topic"), queues, keys_of(rows, keys_max))
+
+
+def windows_of(rows: DataFrame, length: int, *by: str) -> DataFrame:
+    """Describe the messages of each window.
+
+    Args:
+        rows: messages with `COLUMNS`.
+        length: of a window, in microseconds.
+        by: columns whose values are described apart from each other.
+    """
+    from pyspark.sql import functions  # noqa: PLC0415
+
+    latency = functions.unix_millis("storeTimestamp") - functions.unix_millis("bornTimestamp")
+    of_window = functions.window("storeTimestamp", f"{length} microseconds")
+    seconds = functions.lit(length / 1_000_000)
+    percentiles = functions.percentile_approx("latency", list(PERCENTILES), 1000)
+    return (
+        rows.withColumn("latency", latency)
+        .groupBy(*by, of_window.alias("window"))
+        .agg(functions.count("*").alias("messages"), functions.sum("storeSize").alias("bytes"), percentiles.alias("latencies"))
+        .select(
+            *by,
+            functions.col("window.start").alias("start"),
+            "messages",
+            "bytes",
+            (functions.col("messages") / seconds).alias("messagesPerSecond"),
+            (functions.col("bytes") / seconds).alias("bytesPerSecond"),
+            *(
+                functions.col("latencies")[at].alias(name)
+                for at, name in enumerate(("latencyP50", "latencyP95", "latencyP99", "latencyMax"))
+            ),
+        )
+        .orderBy(*by, "start")
+    )
+
+
+def keys_of(rows: DataFrame, keys_max: int) -> DataFrame:
+    """Return the keys with the most messages."""
+    from pyspark.sql import functions  # noqa: PLC0415
+
+    return (
         rows.where("keys is not null")
         .groupBy("topic", "keys")
         .agg(functions.count("*").alias("messages"))
         .orderBy(functions.desc("messages"), "topic", "keys")
         .limit(keys_max)
     )
-    return Stats(windows, queues, keys)

@@ -33,6 +33,7 @@ class Stored:
     store_host: str = HOST
     sys_flag: int = 0
     store_timestamp: int = 1_700_000_000_000
+    born_timestamp: int = 1_600_000_000_123
     raw_properties: bytes | None = None
 
 
@@ -99,7 +100,7 @@ class StoreFiles:
             properties=encode_properties(message.properties).encode() if raw is None else raw,
             flag=7,
             sys_flag=message.sys_flag,
-            born_timestamp=1_600_000_000_123,
+            born_timestamp=message.born_timestamp,
             born_host=encode_host(message.born_host, 1234),
             store_timestamp=message.store_timestamp,
             store_host=encode_host(message.store_host, 10911),

@@ -96,7 +96,7 @@ def test_the_demo_shows_a_table_a_plot_and_files(
     assert f"{stored} new messages in " in shown
     assert sum(int(orders) for orders in re.findall(r"(?:new|paid|shipped) +(\d+) +\d+\n", shown)) == stored
     assert sum(int(orders) for orders in re.findall(r"ms #+ (\d+)", shown)) <= stored
-    assert (tmp_path / "latencies.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert (tmp_path / "orders.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert len(list((tmp_path / "orders").rglob("*.parquet"))) == 1
 
 
