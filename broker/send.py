@@ -19,9 +19,12 @@ from ..message.layout import encode_host
 from ..message.message import RETRY_PREFIX, IncomingMessage
 from ..message.properties import (
     CLUSTER,
+    COPY_BYTES,
     DELAY,
     NAME_END,
+    PROPERTIES_BYTES_MAX,
     PROPERTY_END,
+    SENT_PROPERTIES_BYTES_MAX,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -91,6 +94,10 @@ def response_code(status: PutStatus) -> ResponseCode:
     return _CODES[status]
 
 
+_SHORT_PROPERTIES = SENT_PROPERTIES_BYTES_MAX // 4
+"""Properties of up to this many characters are within the limit, however many bytes each character takes."""
+_RECORD_EXTRA = 512
+"""The most bytes of a record beside body and properties, with the header of a ledger's entry and the filler of a segment."""
 BATCH_ITEMS_MAX = 16_384
 """The most messages of one batch, for example 4 MiB of messages of 250 bytes. A larger batch is refused, because a batch is
 put in one turn of the event loop."""
@@ -118,9 +125,12 @@ class SendHandler:
     registration: Registration
     _dispatcher: Dispatcher = attrs.field(init=False)
     _cluster: str = attrs.field(init=False)
+    _small_body: int = attrs.field(init=False)
+    """Copies of messages with bodies of up to this size fit a segment of the log."""
     _answers: SendAnswers = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._small_body = self.store.config.mapped_file_size_commit_log - PROPERTIES_BYTES_MAX - _RECORD_EXTRA
         self._cluster = encode_properties({CLUSTER: self.config.now.broker_cluster_name})
         self._answers = SendAnswers(self.config.now.region_id, self.config.now.trace_on, self.store.store_host.hex().upper())
 
@@ -136,7 +146,7 @@ class SendHandler:
         host = born_host(connection)
         admit = self._admit
         topic, queue_nums = "", 0
-        version = self.topics.version
+        body_max, version = self.config.now.max_message_size, self.topics.version
         for request in requests:
             if request.code == _SEND_MESSAGE:
                 request.ext = {_LONG_NAMES.get(name, name): value for name, value in request.ext.items()}
@@ -145,6 +155,8 @@ class SendHandler:
                 if ext["b"] != topic or not queue_nums:
                     topic = ext["b"]
                     queue_nums = self._plain_queue_nums(topic)
+                if len(request.body) > body_max:
+                    _check_body(topic, len(request.body), body_max)
                 if ext.get("m") != "true":
                     sent.append((request, len(messages), admit(request, queue_nums, host, messages)))
                     continue
@@ -206,12 +218,32 @@ class SendHandler:
             host,
             int(reconsume_times) if reconsume_times and reconsume_times != "0" else 0,
         )
-        if not queue_nums and topic.startswith(RETRY_PREFIX):
+        is_retry = not queue_nums and topic.startswith(RETRY_PREFIX)
+        if (len(properties) > _SHORT_PROPERTIES or len(message.body) > self._small_body) and not is_retry:
+            self._check_copies(message.body, properties)
+        if is_retry:
             redirect_retry(message, request, self.topics, self.groups, self.orderly)
         if DELAY in properties or TRANSACTION_PREPARED in properties or TIMER_DELIVER_MS in properties:
             self._admit_special(message)  # checks again, because other properties may contain these words
         messages.append(message)
         return queue_id
+
+    def _check_copies(self, body: bytes, properties: str) -> None:
+        """Refuse a message that could be stored, but not as a retry or a dead letter, because its copies are larger."""
+        size = len(properties.encode("utf-8", "surrogatepass"))
+        room = self.store.config.mapped_file_size_commit_log - _RECORD_EXTRA - COPY_BYTES
+        if size > SENT_PROPERTIES_BYTES_MAX:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties have {size} bytes, {SENT_PROPERTIES_BYTES_MAX} are allowed, because a retry adds up to "
+                f"{COPY_BYTES}; the message was not stored",
+            )
+        if len(body) + size > room:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"body and properties have {len(body) + size} bytes, and a segment of the log has room for {room}, because a "
+                f"retry adds up to {COPY_BYTES}; the message was not stored",
+            )
 
     def _queue_for(self, request: RemotingCommand, topic: str) -> int:
         queue_id = int(request.ext["e"])
@@ -274,12 +306,6 @@ class SendHandler:
         queue_id = self._queue_for(request, topic)
         if topic.startswith(RETRY_PREFIX):
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to the retry topic {topic}")
-        if len(request.body) > self.config.now.max_message_size:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the batch has {len(request.body)} bytes, maxMessageSize is {self.config.now.max_message_size}; "
-                "nothing of it was stored",
-            )
         try:
             items = decode_batch(request.body, BATCH_ITEMS_MAX)
         except CorruptBatch as error:
@@ -295,6 +321,8 @@ class SendHandler:
         messages: list[IncomingMessage] = []
         for flag, body, properties in items:
             text = join_properties(properties.decode("utf-8", "replace"), self._cluster)
+            if len(text) > _SHORT_PROPERTIES or len(body) > self._small_body:
+                self._check_copies(body, text)
             messages.append(IncomingMessage(topic, queue_id, body, text, flag, flags, born, host))
         batch = self.store.put(messages, together=True)
         self._count(messages, batch)
@@ -389,6 +417,14 @@ def _waits(message: IncomingMessage, status: PutStatus, *, early: bool) -> bool:
     properties = message.properties
     no_wait = early and _NO_WAIT_MARK in properties and find_property(properties, WAIT) == "false"
     return status is _PUT_OK and not no_wait
+
+
+def _check_body(topic: str, size: int, size_max: int) -> None:
+    """Refuse a body larger than `maxMessageSize`, except that of a retry, which was accepted under the value of its time."""
+    if not topic.startswith(RETRY_PREFIX):
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL, f"the body has {size} bytes, maxMessageSize is {size_max}; nothing was stored"
+        )
 
 
 def _bad_field(request: RemotingCommand, error: Exception) -> str:

@@ -11,6 +11,11 @@ from collections.abc import Mapping
 NAME_END = "\x01"
 PROPERTY_END = "\x02"
 PROPERTIES_BYTES_MAX = 32767
+COPY_BYTES = 768
+"""By how many bytes at most a copy of a message for a delay, a retry or the dead letters is larger than the message. The copy
+has up to three names of topics, two message ids and some numbers as properties, and a longer topic."""
+SENT_PROPERTIES_BYTES_MAX = PROPERTIES_BYTES_MAX - COPY_BYTES
+"""The largest properties of a message that is sent, so that those of its copies stay within `PROPERTIES_BYTES_MAX`."""
 
 KEYS = "KEYS"
 TAGS = "TAGS"

@@ -19,8 +19,8 @@ from ..message.properties import (
     DELAY,
     KEYS,
     NAME_END,
-    PROPERTIES_BYTES_MAX,
     PROPERTY_END,
+    SENT_PROPERTIES_BYTES_MAX,
     SHARDING_KEY,
     TAGS,
     UNIQUE_KEY,
@@ -177,10 +177,9 @@ def written_properties(
     if text.count(NAME_END) != len(properties) or text.count(PROPERTY_END) != len(properties):
         raise NotWritten(f"{place} has U+0001 or U+0002 in its tags, keys or properties. Nothing of this batch was sent")
     size = len(text.encode("utf-8", "replace"))
-    if size > PROPERTIES_BYTES_MAX - 200:  # the properties that are added later are shorter
-        raise NotWritten(
-            f"{place} has properties of {size} bytes, {PROPERTIES_BYTES_MAX - 200} are allowed. Nothing of this batch was sent"
-        )
+    if size > SENT_PROPERTIES_BYTES_MAX - 200:  # the properties that are added later are shorter
+        allowed = SENT_PROPERTIES_BYTES_MAX - 200
+        raise NotWritten(f"{place} has properties of {size} bytes, {allowed} are allowed. Nothing of this batch was sent")
     return text
 
 

@@ -41,7 +41,6 @@ class StoreConfig:
     max_hash_slot_num: int = 5_000_000
     max_index_num: int = 20_000_000
     message_index_enable: bool = True
-    max_message_size: int = 4 * 1024 * 1024
     flush_disk_type: str = "ASYNC_FLUSH"
     flush_interval_commit_log: int = 500
     flush_interval_consume_queue: int = 1000

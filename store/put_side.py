@@ -153,24 +153,21 @@ class PutSide(StoreParts):
         return batch
 
     def _all_legal(self, messages: Sequence[IncomingMessage]) -> bool:
-        """Whether nothing needs a closer look: small properties without U+0000, known topics, bodies inside the limit."""
-        body_max, topics = self.config.max_message_size, self._topic_fields
+        """Whether nothing needs a closer look: small properties without U+0000, known topics."""
+        topics = self._topic_fields
         for message in messages:
             properties = message.properties
-            if len(message.body) > body_max or len(properties) > _SHORT_PROPERTIES or message.topic not in topics:
+            if len(properties) > _SHORT_PROPERTIES or message.topic not in topics:
                 return False
             if "\0" in properties or LIGHT_QUEUES_MARK in properties or message.sys_flag & INNER_BATCH_BITS:
                 return False
         return True
 
     def _check(self, messages: Sequence[IncomingMessage], batch: PutBatch) -> list[int]:
-        body_max = self.config.max_message_size
         topics = self._topic_fields
         legal: list[int] = []
         for at, message in enumerate(messages):
-            if len(message.body) > body_max:
-                batch.remark = f"the body has {len(message.body)} bytes, maxMessageSize is {body_max}; it was not stored"
-            elif len(message.properties) * 3 > PROPERTIES_BYTES_MAX < len(message.properties.encode()):
+            if len(message.properties) * 3 > PROPERTIES_BYTES_MAX < len(message.properties.encode()):
                 batch.remark = (
                     f"the properties have {len(message.properties.encode())} bytes, {PROPERTIES_BYTES_MAX} are allowed; "
                     "the message was not stored"

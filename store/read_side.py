@@ -13,9 +13,6 @@ from .consumequeue import UNIT, UNIT_SIZE, Unit
 from .parts import StoreParts
 from .statuses import GetStatus
 
-WHOLE_RECORD_EXTRA = 65_536
-"""A record may be longer than `max_message_size` by this many bytes, for topic, properties and the fixed part."""
-
 
 @attrs.define(eq=False)
 class GetResult:
@@ -159,7 +156,7 @@ class ReadSide(StoreParts):
         """The record at a physical offset, or None if there is none."""
         if not self.log.min_offset <= physical_offset < self.log.readable_offset:
             return None
-        view = self.log.slice_from(physical_offset, self.config.max_message_size + WHOLE_RECORD_EXTRA)
+        view = self.log.slice_from(physical_offset, self.config.mapped_file_size_commit_log)
         span = span_of(view, 0, len(view))
         # An offset that a client made up may point into a body that looks like a record.
         if span is None or span.physical_offset != physical_offset:

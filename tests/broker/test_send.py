@@ -9,7 +9,7 @@ import pytest
 
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.batch import encode_batch
-from ledgermq.message.properties import encode_properties
+from ledgermq.message.properties import COPY_BYTES, SENT_PROPERTIES_BYTES_MAX, encode_properties
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, encode_frame
 from ledgermq.store.config import SCHEDULE_TOPIC
@@ -119,3 +119,56 @@ async def test_what_nobody_could_read_is_refused(tmp_path: Path) -> None:
         ext = {"a": "pg", "b": "T2", "c": "TBW102", "d": -5, "e": 0, "f": 0, "g": 0, "h": 0, "i": ""}
         assert peer.ask(RequestCode.SEND_MESSAGE_V2, ext, b"x").code == ResponseCode.SUCCESS
         assert desk.broker.topics.topics["T2"].read_queue_nums == 1
+
+
+async def test_a_retry_that_a_consumer_sends_is_not_judged_by_a_lower_limit(tmp_path: Path) -> None:
+    """`maxMessageSize` was lowered after its message was accepted; a consumer whose retry is refused would keep it for ever."""
+    async with open_desk(tmp_path, max_message_size=100) as desk:
+        peer = desk.peer()
+        desk.broker.topics.put(TopicConfig("T", 1, 1), TopicConfig("%RETRY%g", 1, 1))
+
+        first = peer.send("T", bytes(101))
+        again = peer.send("%RETRY%g", bytes(101))
+
+        assert first.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "the body has 101 bytes, maxMessageSize is 100" in (first.remark or "")
+        assert again.code == ResponseCode.SUCCESS
+
+
+LONGEST = "t" * 127
+CLUSTER_BYTES = len(encode_properties({"CLUSTER": "c1"}))
+
+
+@pytest.mark.parametrize(
+    ("properties", "body"),
+    [
+        ({"p": "x" * (SENT_PROPERTIES_BYTES_MAX - CLUSTER_BYTES - 3)}, b"x"),
+        ({"p": "\u20ac" * ((SENT_PROPERTIES_BYTES_MAX - CLUSTER_BYTES - 3) // 3)}, b"x"),
+        ({"p": "x"}, bytes((1 << 20) - 512 - COPY_BYTES - CLUSTER_BYTES - 4)),
+    ],
+    ids=["properties", "three bytes each", "body"],
+)
+async def test_the_largest_message_that_is_taken_can_be_delayed_retried_and_made_a_dead_letter(
+    tmp_path: Path, properties: dict[str, str], body: bytes
+) -> None:
+    """One byte more is refused when it is sent, because nobody could send it back later."""
+    group = "g" * 120
+    async with open_desk(tmp_path) as desk:
+        peer = desk.peer()
+        desk.broker.topics.put(TopicConfig(LONGEST, 1, 1))
+        larger = [{**properties, "p": properties["p"] + "\u20ac"}] if body == b"x" else [properties]
+
+        answer = peer.send(LONGEST, body, 0, **properties)
+        refused = [peer.send(LONGEST, body if body == b"x" else body + b"x", 0, **each) for each in larger]
+        offset = int(answer.ext["msgId"][16:], 16)
+        for level in (18, -1):
+            ext = {"offset": offset, "group": group, "delayLevel": level, "originTopic": LONGEST}
+            back = peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+            assert back.code == ResponseCode.SUCCESS, back.remark
+            await desk.settled()
+            unit = desk.broker.store.unit(SCHEDULE_TOPIC, 17, 0)
+            assert unit is not None
+            offset = unit[0]  # the dead letter is a copy of the copy that has waited
+
+        assert [each.code for each in refused] == [ResponseCode.MESSAGE_ILLEGAL]
+        assert "a retry adds up to 768" in (refused[0].remark or "")

@@ -41,12 +41,12 @@ async def test_queue_offsets_are_dense_and_counted_per_queue(tmp_path: Path) -> 
 
 
 async def test_an_illegal_message_does_not_hold_up_its_neighbours(tmp_path: Path) -> None:
-    """Too large a body, too long properties or topic are refused one by one, and leave no gap in the queue."""
-    async with small_store(tmp_path, max_message_size=100) as store:
+    """Too large a record, too long properties or topic are refused one by one, and leave no gap in the queue."""
+    async with small_store(tmp_path) as store:
         batch = store.put(
             [
                 incoming(b"a"),
-                incoming(bytes(101)),
+                incoming(bytes(4096)),
                 incoming(properties="p" * 32768),
                 incoming(topic="t" * 128),
                 incoming(b"b"),

@@ -44,13 +44,13 @@ async def test_changed_setting_holds_for_broker_and_store(desk: Desk) -> None:
     """A new value is shown, used by both, and gives the settings a new version."""
     before = version(desk)
 
-    answer = desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxMessageSize=1000\nlongPollingEnable=false\n")
+    answer = desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxFilterMessageSize=1000\nlongPollingEnable=false\n")
 
     assert answer.code == ResponseCode.SUCCESS
-    assert shown(desk)["maxMessageSize"] == "1000"
+    assert shown(desk)["maxFilterMessageSize"] == "1000"
     assert desk.broker.config.long_polling_enable is False
-    assert desk.broker.store.config.max_message_size == 1000
-    assert desk.broker.config.max_message_size == 1000
+    assert desk.broker.store.config.max_filter_message_size == 1000
+    assert desk.broker.config.max_filter_message_size == 1000
     assert version(desk) == before + 1
 
 
