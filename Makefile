@@ -5,6 +5,8 @@ SIM_SEEDS ?= 200
 FUZZ_SECONDS ?= 60
 # How many processes run the tests: one more than cores (tests/scheduling.py); 0 runs all of them in one, as a debugger needs it.
 TEST_PROCESSES ?= auto
+# `--again` repeats failed tests of processes and sockets, alone, and names those that pass then (tests/real_world.py).
+TEST_OPTIONS ?=
 # As many clusters of foreign servers run beside each other; each server is a JVM.
 INTEROP_PROCESSES ?= 2
 EDGE_SECONDS ?= 60
@@ -13,7 +15,7 @@ MODEL_STATES ?= 100000
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes, and each would compile every module.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check interop sim check-model fuzz edge bench clean
+.PHONY: demo test check interop sim sim-slow check-model fuzz edge full bench clean
 
 # Spark is published as sources, from which pip builds a package of 490 MB and unpacks it at once: compressing it would take longer
 # than all the rest. The environment has `ledgermq` already, so naming an extra of it builds nothing else.
@@ -49,7 +51,7 @@ demo: .venv/ready-to-run  ## a message goes round; then a job on Spark over the 
 	$(BIN)/python examples/spark_demo.py build/demo/store build/demo
 
 test: .venv/ready  ## the tests that need nothing but Python, those of the jobs on Spark among them
-	$(BIN)/python -m pytest tests --ignore=tests/interop -m "not slow" -q --numprocesses $(TEST_PROCESSES) --dist loadfile --durations 15
+	$(BIN)/python -m pytest tests --ignore=tests/interop -m "not slow" -q --numprocesses $(TEST_PROCESSES) --dist loadfile --durations 15 $(TEST_OPTIONS)
 
 check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/ruff format --check .
@@ -68,6 +70,8 @@ interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, M
 
 sim: .venv/ready  ## the simulated world: SIM_SEEDS=N seeds
 	$(BIN)/python -m harness.simulate --seeds $(SIM_SEEDS)
+
+sim-slow: .venv/ready  ## planted bugs that the simulators must find, and seeds that once failed; for half an hour
 	$(BIN)/python -m pytest tests --ignore=tests/interop -m slow -q --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 check-model: .venv/ready  ## the Raft core in every order of events of small worlds: MODEL_STATES=N states of each
@@ -78,6 +82,9 @@ fuzz: .venv/ready-to-fuzz  ## every decoder, guided by coverage: FUZZ_SECONDS=N 
 
 edge: .venv/ready  ## whole requests of strangers at real servers: EDGE_SECONDS=N seconds
 	$(BIN)/python -m harness.processes.edge --seconds $(EDGE_SECONDS) --turn-ms $(EDGE_TURN_MS)
+
+# The gates that take long, or that depend on foreign peers and on real time; before a capability counts as finished.
+full: interop sim sim-slow check-model fuzz edge  ## all that .ci/run leaves out, for two hours; wants Java, Maven, Go and npm
 
 bench: .venv/ready  ## every figure, briefly, against Apache RocketMQ on this machine
 	$(BIN)/python bench/all.py --quick

@@ -119,16 +119,19 @@ def _formatter(*processors: Callable[[Any, str, EventDict], Any]) -> ProcessorFo
 
 
 def _fields_of_record(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
-    """The fields of a record, bounded and escaped; `not_logged` is how many events of this name were dropped before it."""
+    """The fields of a record, bounded and escaped; `not_logged` is how many events of this name were dropped before it.
+
+    An exception is its reason and the places that it passed: structlog's own renderers print local variables, which can be
+    whole tables.
+    """
     record: logging.LogRecord = event_dict["_record"]
     fields = readable(getattr(record, "fields", {}))
     left_out: int | None = getattr(record, "not_logged", None)
     if left_out is not None:
         fields["not_logged"] = left_out
-    # Replaced by the places that the exception passed: a renderer that prints local variables could print whole tables.
-    event_dict.pop("exc_info", None)
     if record.exc_info and record.exc_info[1]:
         fields |= {"reason": fault_of(record.exc_info[1]), "trace": trace_of(record.exc_info[1])}
     time = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
     level = record.levelname.lower()
-    return {**event_dict, **fields, "event": getattr(record, "event", event_dict["event"]), "level": level, "timestamp": time}
+    own = {"event": getattr(record, "event", event_dict["event"]), "level": level, "timestamp": time}
+    return {**fields, **own, **{name: event_dict[name] for name in ("_record", "_from_structlog")}}

@@ -18,6 +18,7 @@ from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 from ledgermq.world.network import Address, PlainStream, Stream
 from ledgermq.world.self_signed import self_signed
 
+from .real_world import RealWorld
 from .scheduling import FileScheduling, processes, rank_of
 
 # A busy machine must not turn a slow example into a failure: hangs are found by the limits of the tests themselves.
@@ -26,8 +27,13 @@ settings.load_profile("shared machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite`: write the traces of text scenarios anew instead of comparing them."""
+    """`--rewrite`: write the traces of text scenarios anew instead of comparing them. `--again`: see `real_world.py`."""
     parser.addoption("--rewrite", action="store_true", help="write the expected traces of text scenarios anew")
+    parser.addoption("--again", action="store_true", help="run failed tests of processes and sockets once more, alone")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(RealWorld())
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -27,11 +27,11 @@ from ledgermq.ha.raft.quorum import Configuration, majority
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.settings import Settings
 from ledgermq.ha.raft.state import Leadership
-from ledgermq.ha.raft.state_machine import StateMachineCaller
 from ledgermq.ha.raft.units import PeerId, Term
 
 from .group import shortest
 from .node import Journal, Node
+from .state_machine import StateMachineCaller
 from .storage import Entry, MemoryStorage
 
 PEERS = (PeerId("a"), PeerId("b"), PeerId("c"))

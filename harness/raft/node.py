@@ -13,9 +13,9 @@ from ledgermq.ha.raft.messages import Message
 from ledgermq.ha.raft.quorum import Configuration
 from ledgermq.ha.raft.ready import Ready, SyncPoint
 from ledgermq.ha.raft.settings import Settings
-from ledgermq.ha.raft.state_machine import StateMachineCaller
 from ledgermq.ha.raft.units import LogIndex, PeerId
 
+from .state_machine import StateMachineCaller
 from .storage import Entry, MemoryStorage
 
 BARRIER = "barrier"

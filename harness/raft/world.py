@@ -18,12 +18,12 @@ from ledgermq.ha.raft.quorum import Configuration
 from ledgermq.ha.raft.ready import HardState, Ready, SyncPoint
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.settings import Settings
-from ledgermq.ha.raft.task import Task, TaskQueue
 from ledgermq.ha.raft.units import FORGOTTEN, LogIndex, PeerId
 
 from .checkers import Checker
 from .node import Node
 from .storage import MemoryStorage
+from .task import Task, TaskQueue
 
 DISK_TICKS = 0.3
 """The longest durable write on a healthy disk, in ticks."""

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,17 @@ class Ledgermq:
     output: str = ""
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """Read its output until it shows `pattern`."""
+        """Read its output until it shows `pattern`; a process that is silent for too long is killed."""
         assert self.process.stdout is not None
-        deadline = time.monotonic() + READY_SECONDS
-        while (match := re.search(pattern, self.output)) is None:
-            line = self.process.stdout.readline()
-            assert line, f"ended before it said {pattern!r}:\n{self.output}"
-            assert time.monotonic() < deadline, f"did not say {pattern!r} in time:\n{self.output}"
-            self.output += line
+        silence = threading.Timer(READY_SECONDS, self.process.kill)
+        silence.start()
+        try:
+            while (match := re.search(pattern, self.output)) is None:
+                line = self.process.stdout.readline()
+                assert line, f"ended, or did not say {pattern!r} in {READY_SECONDS} s:\n{self.output}"
+                self.output += line
+        finally:
+            silence.cancel()
         return match
 
     def stop(self, number: int = signal.SIGTERM) -> int:

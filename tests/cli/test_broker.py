@@ -109,7 +109,7 @@ def test_a_broker_that_nobody_finds_says_so(start: Start, tmp_path: Path) -> Non
     )
     slave.wait_for("boot success")
 
-    assert "warning  name_server_not_set" in broker.output
+    assert "[warning  ] name_server_not_set" in broker.output
     assert "master_address_not_set" not in broker.output
     assert "name_server_not_set" in slave.output
     assert "master_address_not_set" in slave.output

@@ -16,6 +16,7 @@ from harness.raft.group import Group
 from harness.raft.mutants import RAFT_BUGS, planted
 from harness.raft.storage import batch_of
 from harness.raft.stories import A, B, C, a_node, entries
+from harness.raft.task import Task, TaskQueue
 from ledgermq.ha.raft import core, election, following
 from ledgermq.ha.raft.core import Raft
 from ledgermq.ha.raft.errors import Diverged
@@ -24,7 +25,6 @@ from ledgermq.ha.raft.messages import Append, AppendResponse, Heartbeat, StaleTe
 from ledgermq.ha.raft.ready import HardState
 from ledgermq.ha.raft.roles import Input
 from ledgermq.ha.raft.state import State
-from ledgermq.ha.raft.task import Task, TaskQueue
 
 Rule = Callable[[], AbstractContextManager[None]]
 """How to plant a rule of the original for a while."""

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import attrs
 
-from .batch import Batch, LogReader, Snapshot
-from .log import RaftLog
-from .ready import CommittedRange, Ready
-from .units import LogIndex
+from ledgermq.ha.raft.batch import Batch, LogReader, Snapshot
+from ledgermq.ha.raft.log import RaftLog
+from ledgermq.ha.raft.ready import CommittedRange, Ready
+from ledgermq.ha.raft.units import LogIndex
 
 APPLY_BYTES_MAX = 1 << 20
 """The most bytes of the log that one call of `apply` gets; a larger entry is applied alone."""

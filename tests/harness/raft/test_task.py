@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledgermq.ha.raft.task import Task, TaskQueue
+from harness.raft.task import Task, TaskQueue
 
 
 def a_queue(*tasks: tuple[int, int]) -> tuple[TaskQueue, dict[int, bool]]:

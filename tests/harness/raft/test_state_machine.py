@@ -7,12 +7,12 @@ from typing import Any
 import attrs
 import pytest
 
+from harness.raft.state_machine import StateMachineCaller
 from harness.raft.storage import MemoryStorage
 from ledgermq.ha.raft.batch import Batch, Snapshot
 from ledgermq.ha.raft.log import RaftLog
 from ledgermq.ha.raft.quorum import Configuration
 from ledgermq.ha.raft.ready import CommittedRange, Ready
-from ledgermq.ha.raft.state_machine import StateMachineCaller
 from ledgermq.ha.raft.units import PeerId
 
 GROUP = Configuration((PeerId("a"),))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
-from .units import LogIndex, Term
+from ledgermq.ha.raft.units import LogIndex, Term
 
 
 @attrs.frozen
