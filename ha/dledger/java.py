@@ -31,7 +31,7 @@ from .java_messages import (
     Vote,
     VoteRequest,
 )
-from .layout import BODY_SIZE_MAX, ENTRY, HEADER_SIZE, MAGIC_ENTRY
+from .layout import BODY_SIZE_MAX, ENTRY, HEADER_SIZE, INDEX_MAX, MAGIC_ENTRY, POSITION_MAX
 
 METADATA, APPEND_ENTRY, GET = 50000, 50001, 50002
 VOTE, HEART_BEAT, PULL, PUSH, LEADERSHIP_TRANSFER = 51001, 51002, 51003, 51004, 51005
@@ -145,9 +145,12 @@ def read_entry(fields: Any) -> memoryview:
         )
     except (AttributeError, TypeError, ValueError, binascii.Error) as error:
         raise HaProtocolError(f"an entry that cannot be read: {error}") from error
-    magic, size, index, *_ = _unpack_header(head)
-    if magic != MAGIC_ENTRY or size != HEADER_SIZE + len(body) or index < 0 or len(body) > BODY_SIZE_MAX:
-        raise HaProtocolError(f"entry {index} with magic {magic}, size {size} and a body of {len(body)} bytes")
+    magic, size, index, _, position, *_ = _unpack_header(head)
+    has_place = 0 <= index <= INDEX_MAX and 0 <= position <= POSITION_MAX
+    if magic != MAGIC_ENTRY or size != HEADER_SIZE + len(body) or not has_place or len(body) > BODY_SIZE_MAX:
+        raise HaProtocolError(
+            f"entry {index} at position {position} with magic {magic}, size {size} and a body of {len(body)} bytes"
+        )
     return memoryview(head + body)
 
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import attrs
 
-from ..raft.errors import ChangeRefused, NotLeader
+from ..raft.errors import ChangeRefused, NotLeader, TermTooHigh
 from ..raft.proposals import Assignment, next_assignment
 from ..raft.quorum import Configuration
 from ..raft.ready import CommittedRange, HardState, Ready, SoftState, SyncPoint
 from ..raft.roles import Role
-from ..raft.units import LogIndex, PeerId, Term
+from ..raft.units import LogIndex, PeerId, Term, highest_acceptable
 from . import java_election as election
 from . import java_replication as replication
-from .java_messages import Answered, HeartBeat, Message, Push, Reply, Transfer, VoteRequest
+from .java_messages import Answered, HeartBeat, Message, Push, Reply, VoteRequest
 from .java_reading import request_read
 from .java_state import JavaState
 
@@ -84,19 +84,30 @@ class JavaCore(JavaState):
     # ---------------------------------------------------------------------------------------------------------------- messages
 
     def step(self, message: Message) -> None:
-        """Handle a request of a peer, or the end of a request of this node."""
+        """Handle a request of a peer, or the end of a request of this node.
+
+        Raises:
+            TermTooHigh: the term of the request or answer is too far ahead of this node's. Nothing was changed.
+        """
+        assert not isinstance(message, Reply), "replies only go out"
+        if isinstance(message, Answered):
+            if message.answer is not None:
+                self._check_term(message.request.to, message.answer.term)
+            self._answered(message)
+            return
+        self._check_term(message.sender, message.term)
         if isinstance(message, VoteRequest):
             election.on_vote(self, message)
         elif isinstance(message, HeartBeat):
             election.on_heartbeat(self, message)
         elif isinstance(message, Push):
             replication.on_push(self, message)
-        elif isinstance(message, Transfer):
-            election.on_transfer(self, message)
-        elif isinstance(message, Answered):
-            self._answered(message)
         else:
-            assert not isinstance(message, Reply), "replies only go out"
+            election.on_transfer(self, message)
+
+    def _check_term(self, peer: PeerId, term: Term) -> None:
+        if term > highest_acceptable(self.term):
+            raise TermTooHigh(peer, term, self.term)
 
     def _answered(self, message: Answered) -> None:
         request, answer = message.request, message.answer

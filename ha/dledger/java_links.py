@@ -18,7 +18,7 @@ from ...remoting.server import RemotingServer, ServerConnection
 from ...world.clock import Clock
 from ...world.events import get_logger
 from ...world.network import Address, Network
-from ..errors import HaProtocolError
+from ..errors import HaProtocolError, HaRefused
 from ..raft.units import NO_INDEX, LogIndex, PeerId
 from . import java
 from .java_messages import Answer, Answered, Code, HeartBeat, Message, Push, Reply, Request
@@ -85,7 +85,11 @@ class JavaLink:
                 log.debug("raft_request_unanswered", peer=self.peer, reason=str(error))
         if answer is None:
             await trio.lowlevel.checkpoint()
-        self.links.deliver(Answered(request, answer))
+        try:
+            self.links.deliver(Answered(request, answer))
+        except HaRefused as error:
+            self.links.refused(self.peer, self.address, error)
+            self.links.deliver(Answered(request, None))
 
     def _note(self, answer: Answer) -> None:
         reasons = {
@@ -107,7 +111,7 @@ class JavaLinks:
     network: Network
     clock: Clock
     deliver: Callable[[Message], None]
-    """Called with each received message."""
+    """Called with each received message; it raises HaRefused if that must be ignored and an operator has to act."""
     clients: ForeignClients | None = None
     """Answers METADATA, APPEND and GET."""
     outgoing: dict[tuple[PeerId, int], JavaLink] = attrs.field(factory=dict[tuple[PeerId, int], JavaLink])
@@ -165,8 +169,17 @@ class JavaLinks:
         refused = self._refused(command, fields)
         if refused is not None:
             return refused
-        self.deliver(java.read_request(command.code, fields, self.own, (connection, command)))
+        request = java.read_request(command.code, fields, self.own, (connection, command))
+        try:
+            self.deliver(request)
+        except HaRefused as error:
+            self.refused(request.sender, connection.remote, error)
+            return command.response(200, body=java.encode_fields({"code": int(Code.UNEXPECTED_ARGUMENT)}))
         return None
+
+    def refused(self, peer: PeerId, address: Address, error: HaRefused) -> None:
+        """Log why a request or an answer of a peer was ignored."""
+        log.error("raft_connection_refused", peer=peer, address=str(address), reason=str(error))
 
     def _refused(self, command: RemotingCommand, fields: Mapping[str, Any]) -> RemotingCommand | None:
         """Refuse a request for another node or group, which every handler of DLedger checks first."""

@@ -55,6 +55,11 @@ NO_INDEX = -1
 NO_TERM = -1
 """The term that means no entry; DLedger uses it in votes."""
 
+POSITION_MAX = 1 << 62
+"""The highest position that is accepted from a peer; later ones would soon not fit into the 8 bytes of a position."""
+INDEX_MAX = POSITION_MAX // INDEX_SIZE
+"""The highest index that is accepted from a peer, because its index record must have a position too."""
+
 ENTRY_SIZE_MAX = 4 * 1024 * 1024
 """The most bytes of an entry. Java encodes entries in a buffer of this size and cannot append a larger one."""
 BODY_SIZE_MAX = ENTRY_SIZE_MAX - HEADER_SIZE

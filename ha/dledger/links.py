@@ -232,7 +232,7 @@ class Links:
     workers: Workers
     secrets: Randomness
     deliver: Callable[[Message], None]
-    """Called with each received message."""
+    """Called with each received message; it raises HaRefused if the connection must be closed and an operator has to act."""
     on_delivered: Callable[[], None]
     """Called after the messages that were received together."""
     on_connected: Callable[[PeerId], None]

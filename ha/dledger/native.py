@@ -38,7 +38,7 @@ from ..raft.messages import (
 from ..raft.quorum import Configuration
 from ..raft.units import NO_INDEX, LogIndex, PeerId
 from . import native_layout as wire
-from .layout import ENTRY, HEADER_SIZE
+from .layout import ENTRY, HEADER_SIZE, INDEX_MAX, POSITION_MAX
 from .ledger import LedgerSlice
 from .native_layout import CONTROL_FRAME_MAX, ENTRIES_FRAME_MAX, FRAME, LANE_ENTRIES
 from .walk import Walked, walk_entries
@@ -47,6 +47,8 @@ Parts = Sequence[bytes | memoryview]
 ReadConfiguration = Callable[[bytes], Configuration]
 """Decodes the body of a configuration entry; raises HaProtocolError if it is not one."""
 
+NUMBER_MAX = POSITION_MAX
+"""The highest number in a message without entries; a higher term, index or round would soon not fit into 8 bytes."""
 RECEIVE_BYTES = 64 * 1024
 """The size of a connection's receive buffer; a frame that does not fit gets a buffer of its own."""
 LONG_BUFFERS_MAX = 4
@@ -337,14 +339,15 @@ def decode_message(
 
 def _fields(layout: Layout, content: memoryview) -> tuple[int, ...]:
     fields = layout.codec.unpack(content)
-    if fields[0] < 0:
-        raise HaProtocolError(f"a {layout.name} of term {fields[0]}")
+    if fields[0] < 0 or max(fields) > NUMBER_MAX:
+        raise HaProtocolError(f"a {layout.name} with the numbers {', '.join(map(str, fields))}, of which one is out of range")
     return fields
 
 
 def _append(content: memoryview, sender: PeerId, to: PeerId, read_configuration: ReadConfiguration) -> Append:
     term, prev_index, prev_term, commit_index, position = wire.APPEND.codec.unpack_from(content)
-    if term < 0 or prev_index < NO_INDEX or prev_term < NO_INDEX or prev_term > term or position < 0:
+    in_order = NO_INDEX <= prev_term <= term
+    if not (in_order and term >= 0 and NO_INDEX <= prev_index <= INDEX_MAX and 0 <= position <= POSITION_MAX):
         raise HaProtocolError(f"an append of term {term} behind entry {prev_index} of term {prev_term} at position {position}")
     entries = content[wire.APPEND.size :]
     if not len(entries):
@@ -385,7 +388,8 @@ def _install_snapshot(
     content: memoryview, sender: PeerId, to: PeerId, read_configuration: ReadConfiguration
 ) -> InstallSnapshot:
     term, last_index, last_term, position, index = wire.INSTALL_SNAPSHOT.codec.unpack_from(content)
-    if term < 0 or last_index < NO_INDEX or last_term < NO_INDEX or position < 0:
+    in_order = NO_INDEX <= last_term <= term and NO_INDEX <= index <= last_index
+    if not (in_order and term >= 0 and last_index <= INDEX_MAX and 0 <= position <= POSITION_MAX):
         raise HaProtocolError(f"a snapshot up to entry {last_index} of term {last_term} at position {position}")
     body = bytes(content[wire.INSTALL_SNAPSHOT.size :])
     configuration = read_configuration(body)

@@ -15,7 +15,7 @@ from ..raft.core import Raft
 from ..raft.log import RaftLog
 from ..raft.quorum import Configuration
 from ..raft.ready import HardState
-from ..raft.units import FORGOTTEN, PeerId
+from ..raft.units import FORGOTTEN, TERM_MAX, PeerId
 from .group_records import GroupConfiguration
 from .hard_state import HardStateFile, TermAndVote
 from .java_core import JavaCore
@@ -40,6 +40,8 @@ def load_replica(world: World, settings: ReplicaSettings) -> Replica:
         kept = hard_state_file.load()
         if kept is None and not ledger.empty:
             raise _lost_hard_state(hard_state_file)  # noqa: TRY301 - the ledger is closed below
+        if (term := max(kept.term if kept is not None else 0, ledger.end_term)) > TERM_MAX:
+            raise _impossible_term(hard_state_file, term)  # noqa: TRY301
         node = load_node(world.disk, directory, world.secrets)
         voters = tuple(peer for peer in settings.peers if not settings.joins or peer != settings.self_id)
         initial = GroupConfiguration(Configuration(voters), dict(settings.peers))
@@ -113,4 +115,13 @@ def _lost_hard_state(file: HardStateFile) -> CorruptHardState:
     return CorruptHardState(
         f"{file.path} is not there although the node has entries, so it might vote twice in one term. Nothing was changed. "
         f"Put a copy of the file back, or move the whole directory {file.directory} away and let the leader fill the node again"
+    )
+
+
+def _impossible_term(file: HardStateFile, term: int) -> CorruptHardState:
+    return CorruptHardState(
+        f"{file.directory} is in term {term}, to which no number of elections can have led: a forged message or a damaged file "
+        "did. Nothing was changed. While the other nodes of the group are a majority, move the whole directory away and let "
+        "the leader fill this node again. If all nodes have such a term, take the one whose log ends last, run `ledgermq store "
+        "reset-peers` on it, and start the others with empty stores"
     )

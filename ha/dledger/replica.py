@@ -20,9 +20,9 @@ from ...store.older_log import OlderLog
 from ...world.events import EventLogger, get_logger
 from ...world.network import Address
 from ...world.real import World
-from ..errors import HaError, LeadershipLost, TooManyPending
+from ..errors import HaError, HaRefused, LeadershipLost, TooManyPending
 from ..raft.core import Raft
-from ..raft.errors import RaftError, Refused
+from ..raft.errors import RaftError, Refused, TermTooHigh
 from ..raft.quorum import Configuration
 from ..raft.ready import Ready
 from ..raft.roles import Role
@@ -323,6 +323,8 @@ class Replica:
         self._ticking.let_time_pass()
         try:
             self.core.step(message)
+        except TermTooHigh as error:
+            raise HaRefused(str(error)) from error
         except RaftError as error:
             self._stop(str(error))
 

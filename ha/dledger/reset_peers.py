@@ -7,6 +7,7 @@ lost, and a voter that returned would form a second group of the same name. The 
 from __future__ import annotations
 
 import posixpath
+import struct
 
 import attrs
 
@@ -14,14 +15,15 @@ from ...world.address import Address
 from ...world.disk import Disk
 from ..errors import NoSuchNode
 from ..raft.quorum import Configuration
-from ..raft.units import PeerId, Term
+from ..raft.units import TERM_LEAD_MAX, TERM_MAX, LogIndex, PeerId, Term
 from .group_records import GroupConfiguration, configuration_record, read_configuration
 from .hard_state import HardStateFile, TermAndVote
-from .layout import CHANNEL_CONFIGURATION, INDEX_FILE_SIZE
+from .layout import CHANNEL_CONFIGURATION, ENTRY, INDEX, INDEX_FILE_SIZE, INDEX_SIZE
 from .ledger import Ledger
 from .recovery import LedgerFiles, open_ledger
 
 DIRECTORY_PREFIX = "dledger-"
+_TERM = struct.Struct(">q")
 
 
 @attrs.frozen
@@ -71,6 +73,7 @@ def reset_peers(disk: Disk, root: str, left: NodeLeft, address: Address, wall_ms
     directory = f"{root}/{DIRECTORY_PREFIX}{left.peer}"
     ledger = _open(disk, root, left.peer, data_directory)
     try:
+        _lower_impossible_terms(ledger)
         term = left.term + 1
         HardStateFile(disk, directory).save(TermAndVote(term, left.peer))
         group = GroupConfiguration(Configuration((left.peer,)), {left.peer: address})
@@ -110,10 +113,46 @@ def _open(disk: Disk, root: str, peer: PeerId, data_directory: str) -> Ledger:
 
 def _look(ledger: Ledger, peer: PeerId, kept: TermAndVote | None) -> NodeLeft:
     newest = ledger.configurations[-1:]
+    possible, _ = _possible_end_term(ledger)
+    kept_term = kept.term if kept is not None else 0
     return NodeLeft(
         peer,
-        max(kept.term if kept is not None else 0, ledger.end_term),
+        max(kept_term if kept_term <= possible + TERM_LEAD_MAX else 0, possible),
         ledger.end_index,
         ledger.committed_index,
         read_configuration(newest[0][1]).configuration if newest else None,
     )
+
+
+def _possible_end_term(ledger: Ledger) -> tuple[Term, LogIndex | None]:
+    """The term of the last entry, and the first entry whose term no number of elections can have led to, if there is one.
+
+    The entries from there on get the term that follows those before them.
+    """
+    last = max(ledger.terms.before, 0) if ledger.terms.before <= TERM_MAX else 0
+    for index, term in ledger.terms.runs(ledger.begin_index, ledger.end_index):
+        if term > TERM_MAX:
+            return last + 1, index
+        last = term
+    return last, None
+
+
+def _lower_impossible_terms(ledger: Ledger) -> None:
+    """Replace the terms above `TERM_MAX`, behind which no further term would fit. Terms ascend while this goes on, too."""
+    term, first = _possible_end_term(ledger)
+    if first is None:
+        return
+    for index in range(first, ledger.end_index + 1):
+        position, _ = ledger.place_of(index)
+        for files, at in (
+            (ledger.data, position + ENTRY.offsets["term"]),
+            (ledger.index, index * INDEX_SIZE + INDEX.offsets["term"]),
+        ):
+            segment = files.find(at)
+            assert segment is not None
+            segment.file.write(_TERM.pack(term), at - segment.start)
+    ledger.data.sync(ledger.place_of(first)[0], ledger.end_position)
+    ledger.index.sync(first * INDEX_SIZE, (ledger.end_index + 1) * INDEX_SIZE)
+    ledger.terms.truncate(first)
+    ledger.terms.add(first, term)
+    ledger.write_checkpoint()

@@ -13,7 +13,7 @@ import attrs
 
 from . import ballot_box, election, following, forgetting, membership, reading, replication, transfer
 from .batch import LogReader
-from .errors import NotLeader, TwoLeaders
+from .errors import NotLeader, TermTooHigh, TwoLeaders
 from .log import LogState, RaftLog
 from .messages import (
     Append,
@@ -40,7 +40,7 @@ from .roles import Input, Role
 from .settings import Settings
 from .state import Draw, Leadership, State
 from .terms import become_follower
-from .units import NO_INDEX, LogIndex, PeerId, Term
+from .units import NO_INDEX, LogIndex, PeerId, Term, highest_acceptable
 
 _NO_HARD_STATE = HardState()
 
@@ -167,15 +167,18 @@ class Raft(State):
     # ---------------------------------------------------------------- messages
 
     def step(self, message: Message) -> None:
-        """Handle a message from a peer. A message from a stale or unknown peer is ignored or answered and never raises.
+        """Handle a message from a peer. One from a stale or unknown peer is ignored or answered.
 
         Raises:
+            TermTooHigh: the term of the message is too far ahead of this node's. Nothing was changed.
             Diverged: the leader contradicts committed entries. No entry was removed; the node must not go on.
             TwoLeaders: another node leads this node's own term. Nothing was changed; the node must not go on.
         """
         if isinstance(message, _REPLICATION) and message.term == self.term:
             self._dispatch(message)
             return
+        if message.term > highest_acceptable(self.term):
+            raise TermTooHigh(message.sender, message.term, self.term)
         if isinstance(message, PreVoteRequest):
             election.on_pre_vote_request(self, message)
             return

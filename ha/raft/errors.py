@@ -7,7 +7,8 @@ RaftError
 │   ├── LeaderNotReady       the leader has not written its own log yet; processing the next Ready does
 │   ├── TransferInProgress   the leader is transferring leadership to `target`
 │   ├── ReadsNotReady        no entry of the current term is committed yet
-│   └── ChangeRefused        the change of membership is not allowed now; the text says why
+│   ├── ChangeRefused        the change of membership is not allowed now; the text says why
+│   └── TermTooHigh          the term of a message is so far ahead that no election can have led to it
 ├── Diverged                 committed entries would have to be removed: a disk or a peer lost durable state
 └── TwoLeaders               another node leads the same term: two nodes share a name, or a vote was forgotten
 """
@@ -83,6 +84,22 @@ class ReadsNotReady(Refused):
 
 class ChangeRefused(Refused):
     """The change of membership or leadership is not allowed in the current state."""
+
+
+@attrs.define(eq=False)
+class TermTooHigh(Refused):
+    """The term of a peer's message is higher than `highest_acceptable` allows."""
+
+    peer: PeerId
+    term: Term
+    own: Term
+
+    def __str__(self) -> str:
+        return (
+            f"node {self.peer} is in term {self.term}, too far ahead of term {self.own} here for any number of elections: its "
+            "message was ignored. If only that node has such a term, stop it, empty its store and start it again. If only this "
+            "node lacks it, do that here"
+        )
 
 
 @attrs.define(eq=False)

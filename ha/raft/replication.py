@@ -128,8 +128,8 @@ def _on_rejection(state: State, replicator: Replicator, rejection: Rejection) ->
 def on_heartbeat_response(state: State, led: Leadership, response: HeartbeatResponse) -> None:
     """Handle a follower's confirmation that this node was its leader when it sent the round."""
     replicator = led.group.get(response.sender)
-    if replicator is None or replicator.mode is Mode.REGRESSED:
-        return
+    if replicator is None or replicator.mode is Mode.REGRESSED or response.round > led.round:
+        return  # only a faulty peer answers a round that has not begun
     replicator.contact_tick = state.now
     if response.round > replicator.confirmed_round:
         replicator.confirmed_round = response.round

@@ -22,5 +22,19 @@ NO_INDEX: LogIndex = -1
 NO_TERM: Term = -1
 """The term of `NO_INDEX`; it is lower than the term of any entry."""
 
+TERM_LEAD_MAX = 1 << 32
+"""How far the term of another node may be ahead of a node's own; messages of a higher one are refused and change nothing.
+
+Otherwise one forged or damaged message could bring a group to the last number that a term can have, behind which it could elect
+nobody. A term is an election, which takes at least 0.3 s, so an honest group would need 40 years of nothing else for this lead.
+"""
+TERM_MAX = 1 << 62
+"""The highest term that a node starts with or accepts, so that those of the next elections fit into the 8 bytes of a term."""
+
 FORGOTTEN = PeerId("?")
 """The vote of a node that does not know for whom it has voted, because it has lost its disk."""
+
+
+def highest_acceptable(own: Term) -> Term:
+    """The highest term that a node in the term `own` accepts from another node; one that was never in any term accepts all."""
+    return min(own + TERM_LEAD_MAX, TERM_MAX) if own else TERM_MAX

@@ -138,3 +138,12 @@ def test_a_refusal_has_the_code_of_java() -> None:
     assert code_of_refusal(TransferInProgress(N0)) == 506
     assert code_of_refusal(TooManyPending(10)) == 503
     assert code_of_refusal(OSError()) == 414
+
+
+@pytest.mark.parametrize("field", ["index", "pos"])
+def test_an_entry_with_a_place_that_no_next_one_could_follow_is_refused(field: str) -> None:
+    fields = java.entry_fields(HELLO)
+    assert java.read_entry(fields) == HELLO
+
+    with pytest.raises(HaProtocolError, match=r"entry .* at position"):
+        java.read_entry({**fields, field: (1 << 63) - 1})

@@ -11,10 +11,12 @@ import trio
 
 from ledgermq.ha.dledger import java
 from ledgermq.ha.dledger.java_links import JavaLink
+from ledgermq.ha.dledger.java_messages import Answer, Answered, VoteRequest
 from ledgermq.ha.dledger.java_state import JavaSettings
 from ledgermq.ha.dledger.settings import JAVA
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import LeadershipLost
+from ledgermq.ha.raft.errors import TermTooHigh
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.units import PeerId
 from ledgermq.remoting.channel import connected
@@ -32,6 +34,7 @@ from .groups import (
     miss_files_that_expire,
     scenario,
 )
+from .java_nodes import OTHER, OWN, node
 
 SEEDS = range(1, 4)
 FAST = JavaSettings(heartbeat_ms=200, vote_interval_min_ms=50, vote_interval_max_ms=200, vote_round_ms=300)
@@ -343,3 +346,37 @@ def test_a_node_waits_for_what_it_lacks_before_it_takes_over(lacking: int, code:
         group.check()
 
     scenario(story, dialect=JAVA, java=FAST)
+
+
+@pytest.mark.parametrize("code", [java.VOTE, java.HEART_BEAT, java.PUSH, java.LEADERSHIP_TRANSFER])
+def test_a_request_of_an_impossible_term_changes_nothing(code: int) -> None:
+    """No secret keeps anybody from sending one, and one would end the group: no term follows the last."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        follower = next(node for node in group.running if node is not leader)
+        for target in (leader, follower):
+            fields = {"leaderId": "n1" if target.peer != "n1" else "n2", "term": (1 << 63) - 1, "type": "COMMIT"}
+            answer = await ask_node(group, target, code, **fields, ledgerEndIndex=1 << 40, ledgerEndTerm=1 << 40)
+            assert answer["code"] == 411
+        assert await group.put(leader, 5) is Outcome.COMMITTED
+        await leader.stop()
+        await group.put_until_done()
+        await leader.start()
+        await group.converged()
+        assert all(one.up.core.term < 100 for one in group.running)
+
+    scenario(story, dialect=JAVA, java=FAST)
+
+
+@pytest.mark.parametrize("result", ["REJECT_EXPIRED_VOTE_TERM", "ACCEPT"])
+def test_an_answer_of_an_impossible_term_is_none(result: str) -> None:
+    """Neither a candidate nor a leader follows it."""
+    candidate = node((1, 1))
+    request = VoteRequest(sender=OWN, to=OTHER, term=1, end_index=1, end_term=1)
+
+    with pytest.raises(TermTooHigh, match="node n1 is in term"):
+        candidate.step(Answered(request, Answer(code=200, term=(1 << 63) - 1, result=result)))
+
+    assert (candidate.term, candidate.known_term) == (1, -1)

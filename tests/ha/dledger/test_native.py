@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.ha.dledger.group_records import GroupConfiguration, configuration_record, read_configuration
-from ledgermq.ha.dledger.layout import CHANNEL_CONFIGURATION
+from ledgermq.ha.dledger.layout import CHANNEL_CONFIGURATION, INDEX_MAX, POSITION_MAX
 from ledgermq.ha.dledger.ledger import Ledger
 from ledgermq.ha.dledger.log_reader import LedgerReader
 from ledgermq.ha.dledger.native import (
@@ -56,8 +56,8 @@ A, B = PeerId("n0"), PeerId("n1")
 GROUP = GroupConfiguration(
     Configuration((A, B), (), (PeerId("n2"),)), {PeerId(f"n{n}"): Address("10.0.0.1", 40911 + n) for n in range(3)}
 )
-NUMBERS = st.integers(-1, (1 << 63) - 1)
-TERMS = st.integers(0, (1 << 63) - 1)
+NUMBERS = st.integers(-1, INDEX_MAX)
+TERMS = st.integers(0, INDEX_MAX)
 PLAIN: st.SearchStrategy[Message] = st.one_of(
     st.builds(PreVoteRequest, st.just(A), st.just(B), TERMS, NUMBERS, NUMBERS),
     st.builds(PreVoteResponse, st.just(A), st.just(B), TERMS, st.booleans()),
@@ -78,7 +78,7 @@ PLAIN: st.SearchStrategy[Message] = st.one_of(
         NUMBERS,
         st.one_of(st.none(), st.builds(Rejection, NUMBERS, NUMBERS, NUMBERS)),
     ),
-    st.builds(Append, st.just(A), st.just(B), st.just((1 << 63) - 1), NUMBERS, NUMBERS, NUMBERS, st.none()),
+    st.builds(Append, st.just(A), st.just(B), st.just(POSITION_MAX), NUMBERS, NUMBERS, NUMBERS, st.none()),
 )
 
 
@@ -225,3 +225,25 @@ def test_what_is_no_configuration_is_refused(content: bytes) -> None:
 def test_a_configuration_is_written_and_read() -> None:
     """With the addresses of all its members."""
     assert read_configuration(configuration_record(GROUP, 5)) == GROUP
+
+
+LAST = (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Append(A, B, 5, LAST, 1, 0),
+        Heartbeat(A, B, 5, LAST, 1),
+        HeartbeatResponse(A, B, 5, LAST, 1),
+        AppendResponse(A, B, 5, LAST, LAST),
+        VoteRequest(A, B, 5, LAST, 1),
+        InstallSnapshot(A, B, 5, Snapshot(LAST, 1, GROUP.configuration, BeginAnew(0, -1, configuration_record(GROUP, 1)))),
+        InstallSnapshot(A, B, 5, Snapshot(9, 1, GROUP.configuration, BeginAnew(LAST, -1, configuration_record(GROUP, 1)))),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_number_that_no_next_one_could_follow_is_refused(message: Message) -> None:
+    """The next index, or the place of its record, would not fit into 8 bytes."""
+    with pytest.raises(HaProtocolError):
+        received(sent(message))

@@ -8,18 +8,22 @@ import attrs
 import pytest
 import trio
 
+from ledgermq.ha.dledger.handshake import Dialler, Hello, NodeCard
+from ledgermq.ha.dledger.hard_state import HardStateFile, TermAndVote
 from ledgermq.ha.dledger.members import change_members
-from ledgermq.ha.dledger.native_layout import TAG
+from ledgermq.ha.dledger.native import encode_message
+from ledgermq.ha.dledger.native_layout import LANE_CONTROL, TAG
 from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import CorruptHardState, WrongHaSetting
+from ledgermq.ha.raft.messages import Heartbeat
 from ledgermq.ha.raft.units import PeerId
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.world import Machine
 from ledgermq.world.network import Address
 
-from .groups import PORT, Group, files_of, scenario
-from .ledgers import content
+from .groups import PORT, SECRET, Group, Node, files_of, scenario
+from .ledgers import FILE_SIZE, content
 
 
 async def refusal_of(group: Group, stranger: str) -> str:
@@ -252,3 +256,58 @@ def test_a_node_must_be_among_its_peers() -> None:
     with pytest.raises(WrongHaSetting, match="n2, which is not among dLegerPeers"):
         ReplicaSettings(group="g", self_id=PeerId("n2"), peers=peers, files=files_of("n2"))
     assert attrs.evolve(ReplicaSettings(group="g", self_id=PeerId("n1"), peers=peers, files=files_of("n1"))).port == 40912
+
+
+async def forge(group: Group, target: Node, term: int) -> None:
+    """Send a heartbeat of a term to a node, as anybody can who knows the secret, or where there is none."""
+    world = Machine.of("10.0.0.9", group.fabric, random.Random(9)).world()
+    stream = await world.network.open_stream(Address(target.machine.host, PORT))
+    card = NodeCard("g", "n9", bytes(16), FILE_SIZE)
+    dialler = Dialler(Hello(card, LANE_CONTROL, target.peer, bytes(32)), SECRET)
+    await stream.send_all(dialler.opening())
+    while not dialler.done:
+        await stream.send_all(dialler.receive(bytes(await stream.receive_some(4096))))
+    await stream.send_all(b"".join(encode_message(Heartbeat(PeerId("n9"), target.peer, term, 5, 1))))
+    with trio.move_on_after(5):
+        while await stream.receive_some(100):
+            pass
+
+
+@pytest.mark.parametrize("term", [(1 << 63) - 1, (1 << 62) - 1, 1 << 40])
+def test_a_forged_term_does_not_end_the_group(term: int) -> None:
+    """The frame is refused, the status names the reason, and the group elects leaders and commits as before."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        for node in group.running:
+            await forge(group, node, term)
+        if term <= (1 << 62):  # a higher one is no message at all
+            assert f"node n9 is in term {term}, too far ahead" in " ".join(leader.up.status().turned_away)
+        await leader.stop()
+        await group.put_until_done()
+        await leader.start()
+        await group.converged()
+        group.check()
+        assert all(node.up.core.term < 100 for node in group.running)
+
+    scenario(story)
+
+
+@pytest.mark.parametrize("term", [(1 << 62) + 1, (1 << 63) - 1])
+def test_a_node_does_not_start_in_a_term_that_no_elections_can_have_led_to(term: int) -> None:
+    """The text names both ways out: emptying the one node, or going on with one that is left."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        await leader.stop()
+        HardStateFile(leader.machine.disk, files_of(leader.peer).directory).save(TermAndVote(term, "n0"))
+
+        await leader.start()
+
+        assert isinstance(leader.failure, CorruptHardState)
+        assert f"is in term {term}" in str(leader.failure)
+        assert "ledgermq store reset-peers" in str(leader.failure)
+
+    scenario(story)

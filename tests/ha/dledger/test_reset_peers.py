@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
+from ledgermq.ha.dledger.hard_state import HardStateFile, TermAndVote
 from ledgermq.ha.dledger.members import change_members
+from ledgermq.ha.dledger.recovery import LedgerFiles, open_ledger
 from ledgermq.ha.dledger.reset_peers import look_at_node, reset_peers
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import NoSuchNode
@@ -14,6 +16,7 @@ from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Address
 
 from .groups import PORT, Group, Node, scenario
+from .ledgers import FILE_SIZE, INDEX_FILE_SIZE, message
 
 
 async def is_left_alone(group: Group, *, remove: bool) -> Node:
@@ -91,3 +94,61 @@ def test_a_store_without_such_a_node_is_named() -> None:
         look_at_node(disk, "store", "n0")
     with pytest.raises(NoSuchNode, match="holds no ledger of any node"):
         look_at_node(disk, "elsewhere")
+
+
+@pytest.mark.parametrize("forged", [(1 << 63) - 1, 1 << 50])
+def test_a_node_that_a_forged_term_has_stopped_goes_on_alone(forged: int) -> None:
+    """The term is again the one that follows those of its log."""
+
+    async def story(group: Group) -> None:
+        left = await is_left_alone(group, remove=False)
+        HardStateFile(left.machine.disk, f"store/dledger-{left.peer}").save(TermAndVote(forged))
+
+        found = look_at_node(left.machine.disk, "store")
+        reset_peers(left.machine.disk, "store", found, group.peers[left.peer], 0)
+
+        await left.start()
+        assert left.failure is None
+        assert await group.leader() is left
+        assert left.up.leading.term < 100
+        assert await group.put(left, 5) is Outcome.COMMITTED
+        group.check()
+
+    scenario(story)
+
+
+def test_entries_of_an_impossible_term_get_one_that_others_can_follow() -> None:
+    """A leader of the last term but one has written them; none of them is lost, and the node can lead again and restart."""
+
+    async def story(group: Group) -> None:
+        left = await is_left_alone(group, remove=False)
+        files = LedgerFiles(f"store/dledger-{left.peer}", FILE_SIZE, INDEX_FILE_SIZE)
+        ledger = open_ledger(left.machine.disk, files)
+        sane = ledger.end_term
+        ledger.append((1 << 63) - 1, [message(500 + number) for number in range(40)])
+        ledger.force(0, ledger.end_position)
+        ledger.reached(ledger.end)
+        ledger.write_checkpoint()
+        end = ledger.end_index
+        ledger.close()
+        HardStateFile(left.machine.disk, f"store/dledger-{left.peer}").save(TermAndVote((1 << 63) - 1))
+
+        found = look_at_node(left.machine.disk, "store")
+        assert found.term == sane + 1
+        reset_peers(left.machine.disk, "store", found, group.peers[left.peer], 0)
+
+        await left.start()
+        assert left.failure is None
+        assert await group.leader() is left
+        assert await group.put(left, 5) is Outcome.COMMITTED
+        assert [left.up.ledger.term_of(index) for index in (end - 40, end - 39, end, end + 1)] == [
+            sane,
+            sane + 1,
+            sane + 1,
+            sane + 2,
+        ]
+        await left.kill()
+        await left.start()
+        assert left.failure is None
+
+    scenario(story)

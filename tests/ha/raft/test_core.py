@@ -8,12 +8,31 @@ from harness.raft.group import Group
 from harness.raft.node import BARRIER
 from harness.raft.storage import batch_of
 from harness.raft.stories import A, B, C
-from ledgermq.ha.raft.errors import ChangeRefused, NotLeader, TwoLeaders
-from ledgermq.ha.raft.messages import Append, Heartbeat, StaleTerm, VoteRequest, VoteResponse
+from ledgermq.ha.raft.batch import Snapshot
+from ledgermq.ha.raft.errors import ChangeRefused, NotLeader, TermTooHigh, TwoLeaders
+from ledgermq.ha.raft.messages import (
+    Append,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    StaleTerm,
+    TermAnswer,
+    TermQuery,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
 from ledgermq.ha.raft.progress import Mode
+from ledgermq.ha.raft.quorum import Configuration
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.settings import Settings
-from ledgermq.ha.raft.units import FORGOTTEN, PeerId
+from ledgermq.ha.raft.units import FORGOTTEN, TERM_LEAD_MAX, TERM_MAX, PeerId, highest_acceptable
 
 
 def test_single_node_elects_itself_and_commits_alone() -> None:
@@ -316,3 +335,53 @@ def test_voters_campaign_one_after_the_other_when_the_leaders_connection_ends() 
         group[name].raft.disconnected(A)
     group.tick(settings.election_ticks_min + 2)
     assert group["b"].raft.leadership is not None
+
+
+IMPOSSIBLE = (1 << 63) - 1
+FAR_AHEAD: list[Message] = [
+    PreVoteRequest(B, A, IMPOSSIBLE, 9, 9),
+    PreVoteResponse(B, A, IMPOSSIBLE, granted=True),
+    PreVoteResponse(B, A, IMPOSSIBLE, granted=False),
+    TermQuery(B, A, IMPOSSIBLE, 1, -1),
+    TermAnswer(B, A, IMPOSSIBLE, 1),
+    VoteRequest(B, A, IMPOSSIBLE, 9, 9, transfer=True),
+    VoteResponse(B, A, IMPOSSIBLE, granted=True),
+    Append(B, A, IMPOSSIBLE, -1, -1, 9),
+    AppendResponse(B, A, IMPOSSIBLE, 9, 9),
+    Heartbeat(B, A, IMPOSSIBLE, 9, 9),
+    HeartbeatResponse(B, A, IMPOSSIBLE, 9, 9),
+    InstallSnapshot(B, A, IMPOSSIBLE, Snapshot(9, 9, Configuration((A, B)), None)),
+    TimeoutNow(B, A, IMPOSSIBLE),
+    StaleTerm(B, A, IMPOSSIBLE),
+    ReadIndexRequest(B, A, IMPOSSIBLE, 1),
+    ReadIndexResponse(B, A, IMPOSSIBLE, 1, 9),
+]
+
+
+@pytest.mark.parametrize("message", FAR_AHEAD, ids=lambda message: type(message).__name__)
+def test_no_message_brings_a_node_to_a_term_that_no_elections_can_have_led_to(message: Message) -> None:
+    """One forged message would otherwise end a group: there is no term behind the last one."""
+    group = Group.of("abc")
+    group.elect("a")
+    group.propose("a", "x")
+    raft = group["b"].raft
+    before = raft.term, raft.vote, raft.leader, raft.log.last_index, raft.commit_index
+
+    with pytest.raises(TermTooHigh, match=rf"node {B} is in term {IMPOSSIBLE}, too far ahead of term 1 here"):
+        raft.step(message)
+
+    assert (raft.term, raft.vote, raft.leader, raft.log.last_index, raft.commit_index) == before
+    group.propose("a", "y")
+    assert group.log("b")[-1] == (1, "y")
+
+
+def test_a_node_that_was_away_for_long_learns_of_the_term_and_a_new_one_of_any() -> None:
+    """The bound is a lead. A node that was never in a term has none to compare, so it can join whatever group there is."""
+    group = Group.of("abc")
+    group.elect("a")
+    raft = group["b"].raft
+
+    raft.step(StaleTerm(A, B, 1 + TERM_LEAD_MAX))
+
+    assert raft.term == 1 + TERM_LEAD_MAX
+    assert highest_acceptable(0) == highest_acceptable(TERM_MAX) == TERM_MAX
