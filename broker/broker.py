@@ -266,7 +266,12 @@ class Broker:
             clock=clock,
         )
         yield LockRequests(
-            clock=clock, topics=topics, locks=self.locks, persistence=self.persistence, replicated=self.replicated
+            broker_name=self.config.broker_name,
+            clock=clock,
+            topics=topics,
+            locks=self.locks,
+            persistence=self.persistence,
+            replicated=self.replicated,
         )
         yield SlaveSync(
             topics=topics,

@@ -13,8 +13,9 @@ import attrs
 import trio
 
 from ..message.json import dumps
+from ..remoting.bounds import checked_name
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import RemotingCommand
+from ..remoting.command import LANGUAGES, RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
@@ -30,6 +31,8 @@ from .topics import TopicTable, retry_topic
 
 GROUPS_PER_HEARTBEAT_MAX = 1024
 """The most groups in one heartbeat; a larger one is refused, because each unknown group is created with its retry topic."""
+CLIENT_ID_CHARACTERS_MAX = 512
+"""The longest id of a client; a longer one is refused. RocketMQ's clients make it of address, process and instance name."""
 NOTIFIED_AT_ONCE_MAX = 64
 """The most members that are notified in one turn of the event loop; larger groups are notified in several turns."""
 NOTICE_PAUSE_SECONDS = 0.1
@@ -72,38 +75,48 @@ class ClientRequests:
 
     def _heartbeat(self, connection: ServerConnection, request: RemotingCommand, body: Mapping[str, Any]) -> None:
         clock = self.clock
-        client_id = str(body["clientID"])
+        client_id = checked_name("client id", str(body["clientID"]), CLIENT_ID_CHARACTERS_MAX)
         now, now_ms = clock.monotonic(), clock.wall_ms()
         if body.get("withoutSub"):
             self.consumers.refresh(connection, client_id, now, now_ms)
             self.producers.refresh(connection, client_id, now, now_ms)
             return
-        language = request.language or "OTHER"
+        language = next((known for known in LANGUAGES if known == request.language), "OTHER")
         # The whole body is read before any of it is applied.
         consumers = [
             (
-                str(group["groupName"]),
+                checked_name("group", str(group["groupName"])),
                 [Subscription.from_json(item) for item in group.get("subscriptionDataSet") or ()],
                 {
-                    "consume_type": str(group.get("consumeType") or CONSUME_PASSIVELY),
-                    "message_model": str(group.get("messageModel") or CLUSTERING),
-                    "consume_from_where": str(group.get("consumeFromWhere") or CONSUME_FROM_LAST_OFFSET),
+                    "consume_type": checked_name("consumeType", str(group.get("consumeType") or CONSUME_PASSIVELY)),
+                    "message_model": checked_name("messageModel", str(group.get("messageModel") or CLUSTERING)),
+                    "consume_from_where": checked_name(
+                        "consumeFromWhere", str(group.get("consumeFromWhere") or CONSUME_FROM_LAST_OFFSET)
+                    ),
                 },
                 2 if group.get("unitMode") else 0,
             )
             for group in body.get("consumerDataSet") or ()
         ]
-        producers = [str(group["groupName"]) for group in body.get("producerDataSet") or ()]
+        producers = [checked_name("group", str(group["groupName"])) for group in body.get("producerDataSet") or ()]
         if (count := len(consumers) + len(producers)) > GROUPS_PER_HEARTBEAT_MAX:
             raise ValueError(f"{count} groups, {GROUPS_PER_HEARTBEAT_MAX} are allowed")
-        for name, _, _, topic_sys_flag in consumers:
-            self._admit(name, topic_sys_flag)
-        for name, subscriptions, settings, _ in consumers:
-            member = Member(connection, client_id, language, request.version, now, now_ms)
-            if self.consumers.register(name, member, subscriptions, settings):
-                self.notify_group(name)
+        refusal: RequestRefused | None = None  # of one group, whose other groups would otherwise expire
+        for name, subscriptions, settings, topic_sys_flag in consumers:
+            try:
+                self._admit(name, topic_sys_flag)
+                member = Member(connection, client_id, language, request.version, now, now_ms)
+                if self.consumers.register(name, member, subscriptions, settings):
+                    self.notify_group(name)
+            except RequestRefused as error:
+                refusal = refusal or RequestRefused(error.code, f"the consumer group {name}: {error.remark}")
         for name in producers:
-            self.producers.register(name, Member(connection, client_id, language, request.version, now, now_ms))
+            try:
+                self.producers.register(name, Member(connection, client_id, language, request.version, now, now_ms))
+            except RequestRefused as error:
+                refusal = refusal or RequestRefused(error.code, f"the producer group {name}: {error.remark}")
+        if refusal is not None:
+            raise refusal
 
     def _admit(self, group: str, topic_sys_flag: int) -> None:
         """Make sure that the group and its retry topic exist; a slave gets both from its master."""

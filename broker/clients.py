@@ -2,18 +2,20 @@
 
 A member is a client on a connection; one connection may carry several clients and groups. Members without a heartbeat for
 `EXPIRY_SECONDS` are removed, those of a closed connection at once. Invariant: a group has members or it does not exist.
-Bounds: the members of one connection (`MEMBERS_OF_CONNECTION_MAX`), and the subscriptions of all groups (`SUBSCRIBED_MAX`).
+Bounds: the members of one connection (`MEMBERS_OF_CONNECTION_MAX`), and the bytes of the members of one group, of all members
+and of all subscriptions.
 Pure: connections are only compared, the time is an argument, and the groups to notify are returned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from sys import getsizeof
 
 import attrs
 
-from ..remoting.codes import ResponseCode
-from ..remoting.errors import RequestRefused
+from ..remoting.bounds import refuse
+from ..remoting.command import FRAME_SIZE_MAX
 from ..remoting.server import ServerConnection
 from .subscription import Subscription
 
@@ -25,9 +27,15 @@ SCAN_SECONDS = 10.0
 MEMBERS_OF_CONNECTION_MAX = 4096
 """The most consumers of one connection, and also the most producers; a further one is refused. One process may
 have hundreds of groups; the bound limits peers that send any number."""
-SUBSCRIBED_MAX = 1_000_000
-"""The most topics and tags that all groups together subscribe to, about 200 bytes each. A heartbeat that would add more is
-refused."""
+MEMBER_BYTES = 600
+"""How much memory a member takes besides its client id, estimated."""
+MEMBERS_BYTES_MAX = 64 * 1024 * 1024
+"""How much memory all consumers may take, and also all producers: some 90,000 of each. A further member is refused."""
+GROUP_BYTES_MAX = FRAME_SIZE_MAX
+"""How much memory the members of one group may take: some 24,000. A further one is refused. So the client ids of a group always
+fit the answer that its members need to distribute the queues."""
+SUBSCRIBED_BYTES_MAX = 128 * 1024 * 1024
+"""How much memory the subscriptions of all groups may take: some 150,000. A heartbeat that would add more is refused."""
 
 CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 CONSUME_ACTIVELY, CONSUME_PASSIVELY = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
@@ -57,26 +65,36 @@ class _Memberships:
 
     _clients: dict[ServerConnection, dict[str, set[str]]] = attrs.field(factory=dict[ServerConnection, dict[str, set[str]]])
     _count: dict[ServerConnection, int] = attrs.field(factory=dict[ServerConnection, int])
+    _bytes_of: dict[str, int] = attrs.field(factory=dict[str, int])
+    """How much memory the members of each group take."""
+    _bytes: int = 0
 
     def add(self, connection: ServerConnection, group: str, client_id: str) -> None:
         """Record a new member.
 
         Raises:
-            RequestRefused: the connection has too many members. Nothing was recorded.
+            RequestRefused: the connection has too many members, or those of the group or of all groups take too much memory.
+                Nothing was recorded.
         """
         count = self._count.get(connection, 0)
         if count >= MEMBERS_OF_CONNECTION_MAX:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"one connection has at most {MEMBERS_OF_CONNECTION_MAX} members of groups"
-            )
+            raise refuse(f"one connection has at most {MEMBERS_OF_CONNECTION_MAX} members of groups")
+        size = _bytes_of(client_id)
+        if self._bytes_of.get(group, 0) + size > GROUP_BYTES_MAX:
+            raise refuse(f"the members of the group {group} take {self._bytes_of[group]} of {GROUP_BYTES_MAX} bytes")
+        if self._bytes + size > MEMBERS_BYTES_MAX:
+            raise refuse(f"the members of all groups take {self._bytes} of {MEMBERS_BYTES_MAX} bytes")
         self._clients.setdefault(connection, {}).setdefault(group, set()).add(client_id)
         self._count[connection] = count + 1
+        self._bytes_of[group] = self._bytes_of.get(group, 0) + size
+        self._bytes += size
 
     def discard(self, connection: ServerConnection, group: str, client_id: str) -> None:
         """Remove an existing member."""
         groups = self._clients[connection]
         groups[group].discard(client_id)
         self._count[connection] -= 1
+        self._release(group, client_id)
         if not groups[group]:
             del groups[group]
         if not groups:
@@ -88,7 +106,22 @@ class _Memberships:
     def drop(self, connection: ServerConnection) -> dict[str, set[str]]:
         """Remove a connection; return its clients by group."""
         self._count.pop(connection, None)
-        return self._clients.pop(connection, {})
+        dropped = self._clients.pop(connection, {})
+        for group, client_ids in dropped.items():
+            for client_id in client_ids:
+                self._release(group, client_id)
+        return dropped
+
+    def _release(self, group: str, client_id: str) -> None:
+        size = _bytes_of(client_id)
+        self._bytes -= size
+        self._bytes_of[group] -= size
+        if not self._bytes_of[group]:
+            del self._bytes_of[group]
+
+
+def _bytes_of(client_id: str) -> int:
+    return MEMBER_BYTES + getsizeof(client_id)
 
 
 @attrs.define(eq=False)
@@ -102,7 +135,7 @@ class ConsumerGroup:
     subscriptions: dict[str, Subscription] = attrs.field(factory=dict[str, Subscription])
     members: dict[MemberKey, Member] = attrs.field(factory=dict[MemberKey, Member])
     subscribed: int = 0
-    """The number of topics and tags in `subscriptions`."""
+    """How much memory `subscriptions` take."""
 
     @property
     def is_broadcasting(self) -> bool:
@@ -154,7 +187,7 @@ class Consumers:
     groups: dict[str, ConsumerGroup] = attrs.field(factory=dict[str, ConsumerGroup])
     _memberships: _Memberships = attrs.field(factory=_Memberships)
     _subscribed: int = 0
-    """The number of topics and tags that all groups subscribe to."""
+    """How much memory the subscriptions of all groups take."""
 
     def get(self, group: str) -> ConsumerGroup | None:
         return self.groups.get(group)
@@ -173,10 +206,8 @@ class Consumers:
         living = self.groups.get(group) or ConsumerGroup(group)
         wanted = list(subscriptions)
         subscribed = self._subscribed - living.subscribed + sum(each.size for each in wanted)
-        if subscribed > max(SUBSCRIBED_MAX, self._subscribed):
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"all groups together subscribe to at most {SUBSCRIBED_MAX} topics and tags"
-            )
+        if subscribed > max(SUBSCRIBED_BYTES_MAX, self._subscribed):
+            raise refuse(f"the subscriptions of all groups take {self._subscribed} of {SUBSCRIBED_BYTES_MAX} bytes")
         key = member.connection, member.client_id
         came = key not in living.members
         if came:
@@ -251,7 +282,7 @@ class Producers:
         return list(self.groups.get(group, {}).values())
 
     def register(self, group: str, member: Member) -> None:
-        """Apply a heartbeat; raises RequestRefused if the connection has too many members already."""
+        """Apply a heartbeat; raises RequestRefused if a bound would be exceeded."""
         key = member.connection, member.client_id
         if key not in self.groups.get(group, ()):
             self._memberships.add(member.connection, group, member.client_id)

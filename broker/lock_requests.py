@@ -10,12 +10,14 @@ from ..message.json import dumps
 from ..message.message import MessageQueue
 from ..message.numbers import int_of
 from ..message.units import QueueId
+from ..remoting.bounds import checked_name
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, encode_frame
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..world.clock import Clock
+from .client_requests import CLIENT_ID_CHARACTERS_MAX
 from .locks import QueueLocks
 from .persistence import LOCKS_FILE, Persistence
 from .replicated_tables import ReplicatedTables
@@ -27,6 +29,8 @@ from .topics import TopicTable
 class LockRequests:
     """The handlers of lock requests."""
 
+    broker_name: str
+    """The name that queues of this broker have; a queue with another name is given to nobody."""
     clock: Clock
     topics: TopicTable
     locks: QueueLocks
@@ -43,6 +47,7 @@ class LockRequests:
 
     def lock(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
         """Answer a renewal at once, and a new lock when it is on disk or on a majority, so that no restart loses it."""
+        self._dispatcher.check_room(request)
         group, client_id, queues = self._lock_request(request)
         changes = self.locks.changes
         known = filter(self._is_here, queues)
@@ -51,7 +56,7 @@ class LockRequests:
         # What is renewed may have been given a moment ago, by a request that still waits for the majority.
         if self.locks.changes == changes and (self.replicated is None or self.replicated.locks_settled):
             return answer
-        self._dispatcher.start_soon(self._answer_when_kept, connection, request, answer)
+        self._dispatcher.start_counted(request, self._answer_when_kept, connection, request, answer)
         return None
 
     async def _answer_when_kept(self, connection: ServerConnection, request: RemotingCommand, answer: RemotingCommand) -> None:
@@ -65,7 +70,7 @@ class LockRequests:
         connection.push(encode_frame(answer))
 
     def _is_here(self, queue: MessageQueue) -> bool:
-        config = self.topics.get(queue.topic)
+        config = self.topics.get(queue.topic) if queue.broker_name == self.broker_name else None
         return config is not None and 0 <= queue.queue_id < max(config.read_queue_nums, config.write_queue_nums)
 
     def unlock(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
@@ -81,7 +86,8 @@ class LockRequests:
                 MessageQueue(str(item["topic"]), str(item["brokerName"]), QueueId(int_of(item["queueId"])))
                 for item in body.get("mqSet") or ()
             ]
-            return str(body["consumerGroup"]), str(body["clientId"]), queues
+            group = checked_name("group", str(body["consumerGroup"]))
+            return group, checked_name("client id", str(body["clientId"]), CLIENT_ID_CHARACTERS_MAX), queues
         except (KeyError, TypeError, ValueError) as error:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"the lock request is not one: {type(error).__name__}: {error}"

@@ -28,6 +28,9 @@ HANDOVER_SECONDS = 1.1 * OWNER_BELIEVES_SECONDS
 group for a leader that was cut off, which renews leases until it notices that."""
 LEASES_MAX = 100_000
 """The most leases of all groups; then no new one is given. Their file is encoded in one turn of the event loop."""
+LEASES_BYTES_MAX = 16 * 1024 * 1024
+"""The most bytes of the texts of all leases, which their file contains; then no new one is given. An ordinary
+lease has some 60."""
 
 
 LeaseKey = tuple[str, MessageQueue]
@@ -42,6 +45,8 @@ class QueueLocks:
 
     _leases: dict[str, _Leases] = attrs.field(factory=dict[str, _Leases])
     _count: int = 0
+    _bytes: int = 0
+    """The bytes of the texts of all leases."""
     dirty: dict[LeaseKey, None] | None = None
     """Leases whose owners have changed since they were last appended to the log; None if this node does not append them."""
     on_dirty: Callable[[], None] = lambda: None
@@ -67,9 +72,15 @@ class QueueLocks:
     def _add(self, group: str, rows: Iterable[Any], renewed: float) -> None:
         for topic, broker_name, queue_id, client_id in rows:
             queue = MessageQueue(str(topic), str(broker_name), QueueId(int_of(queue_id)))
-            if self._count < LEASES_MAX and queue not in self._leases.setdefault(group, {}):
-                self._leases[group][queue] = str(client_id), renewed
-                self._count += 1
+            if self._count < LEASES_MAX and queue not in self._leases.get(group, {}):
+                self._enter(group, queue, str(client_id), renewed)
+
+    def _enter(self, group: str, queue: MessageQueue, client_id: str, renewed: float) -> None:
+        """Enter a lease in the place of the one that the queue may have."""
+        self._remove(group, queue)
+        self._leases.setdefault(group, {})[queue] = client_id, renewed
+        self._count += 1
+        self._bytes += _bytes_of(group, queue, client_id)
 
     def take_over(self, now: float) -> None:
         """Begin to give leases as leader; the last leader renews its own until it knows that it was deposed."""
@@ -89,10 +100,10 @@ class QueueLocks:
             for group, topic, broker_name, queue_id, client_id in rows
         ]
         for group, queue, client_id in changes:
-            self._remove(group, queue)
             if client_id:
-                self._leases.setdefault(group, {})[queue] = client_id, now
-                self._count += 1
+                self._enter(group, queue, client_id, now)
+            else:
+                self._remove(group, queue)
         self.changes += 1
 
     def keys(self) -> Iterator[LeaseKey]:
@@ -123,8 +134,9 @@ class QueueLocks:
 
     def _remove(self, group: str, queue: MessageQueue) -> None:
         leases = self._leases.get(group, {})
-        if leases.pop(queue, None) is not None:
+        if (lease := leases.pop(queue, None)) is not None:
             self._count -= 1
+            self._bytes -= _bytes_of(group, queue, lease[0])
             if not leases:
                 del self._leases[group]
 
@@ -138,7 +150,7 @@ class QueueLocks:
         """Remove all leases."""
         self.changes += bool(self._count)
         self._leases.clear()
-        self._count = 0
+        self._count = self._bytes = 0
 
     def lead(self, now: float) -> None:
         """Give leases from now on; if this node has followed, only after the former master's leases must have ended."""
@@ -152,22 +164,24 @@ class QueueLocks:
                 return []
             self._followed = False  # from now on the file contains every lease that a restart must know
             self.changes += 1
-        leases = self._leases.setdefault(group, {})
         held: list[MessageQueue] = []
         for queue in queues:
-            owner, renewed = leases.get(queue, ("", now))
-            if queue not in leases:
-                if self._count >= LEASES_MAX:
-                    continue
-                self._count += 1
-            if not owner or owner == client_id or now - renewed > LEASE_SECONDS:
-                if owner != client_id:
-                    self._changed(group, queue)
-                leases[queue] = client_id, now
-                held.append(queue)
-        if not leases:
-            del self._leases[group]
+            owner, renewed = self._leases.get(group, {}).get(queue, ("", now))
+            if owner == client_id:
+                self._leases[group][queue] = owner, now
+            elif (owner and now - renewed <= LEASE_SECONDS) or not self._has_room(group, queue, client_id):
+                continue
+            else:
+                self._enter(group, queue, client_id, now)
+                self._changed(group, queue)
+            held.append(queue)
         return held
+
+    def _has_room(self, group: str, queue: MessageQueue, client_id: str) -> bool:
+        """Whether another lease may be given; the changes that wait for the log count, too."""
+        if self._count >= LEASES_MAX or len(self.dirty or ()) >= LEASES_MAX:
+            return False
+        return self._bytes + _bytes_of(group, queue, client_id) <= LEASES_BYTES_MAX
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Release the leases of this client; those of other clients stay."""
@@ -191,3 +205,7 @@ class QueueLocks:
         """The client that has leased the queue, or None."""
         owner, renewed = self._leases.get(group, {}).get(queue, (None, now))
         return None if now - renewed > LEASE_SECONDS else owner
+
+
+def _bytes_of(group: str, queue: MessageQueue, client_id: str) -> int:
+    return len(group.encode()) + len(queue.topic.encode()) + len(queue.broker_name.encode()) + len(client_id.encode())

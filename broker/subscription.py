@@ -6,20 +6,29 @@ The broker compares hashes of tags (Java's `String.hashCode`) and the client the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from sys import getsizeof
 from typing import Any, Self
 
 import attrs
 
 from ..message.numbers import int_of, long_of
 from ..message.strings import string_hash
+from ..remoting.bounds import checked_name
 
 ALL = "*"
 TAG = "TAG"
 SQL92 = "SQL92"
 
+EXPRESSION_CHARACTERS_MAX = 32 * 1024
+"""The longest filter expression; a longer one is refused. It is as long as the properties of a message may be."""
+SUBSCRIPTION_BYTES = 400
+"""How much memory a subscription takes besides its texts and hashes, estimated."""
+CODE_BYTES = 32
+"""The size of the number that is the hash of a tag."""
+
 
 class BadExpression(ValueError):
-    """A filter expression names no tag."""
+    """A filter expression names no tag, or is too long."""
 
 
 @attrs.frozen
@@ -36,8 +45,10 @@ class Subscription:
 
     @property
     def size(self) -> int:
-        """How much the subscription counts towards `SUBSCRIBED_MAX`: the topic, its tags and their hashes."""
-        return 1 + len(self.tags) + len(self.codes or ())
+        """How much memory the subscription takes, as it counts towards `SUBSCRIBED_BYTES_MAX`."""
+        codes = self.codes or frozenset()
+        texts = (self.topic, self.expression, self.expression_type, *self.tags)
+        return SUBSCRIPTION_BYTES + sum(map(getsizeof, (self.tags, codes, *texts))) + CODE_BYTES * len(codes)
 
     @property
     def is_tag(self) -> bool:
@@ -48,9 +59,10 @@ class Subscription:
         """Read an expression.
 
         Raises:
-            BadExpression: the expression consists of separators only.
+            BadExpression: the expression consists of separators only, or is too long.
         """
         kind = expression_type or TAG
+        _check_length(expression or "")
         if kind != TAG:
             return cls(topic, expression or "", kind, version)
         if not expression or expression == ALL:
@@ -65,13 +77,15 @@ class Subscription:
         """Read a subscription in a client's heartbeat; the client's own hashes are used, as in RocketMQ.
 
         Raises:
-            KeyError, TypeError, ValueError: there is no topic, or a hash is not a number.
+            KeyError, TypeError, ValueError: there is no topic, a hash is not a number, or the expression is too long.
+            RequestRefused: the name of the topic or of the type of expression is too long or unprintable.
         """
+        _check_length(expression := str(value.get("subString") or ALL))
         codes = frozenset(int_of(code) for code in value.get("codeSet") or ())
         return cls(
-            str(value["topic"]),
-            str(value.get("subString") or ALL),
-            str(value.get("expressionType") or TAG),
+            checked_name("topic", str(value["topic"])),
+            expression,
+            checked_name("type of expression", str(value.get("expressionType") or TAG)),
             long_of(value.get("subVersion") or 0),
             tuple(str(tag) for tag in value.get("tagsSet") or ()),
             codes or None,
@@ -87,3 +101,8 @@ class Subscription:
             "tagsSet": list(self.tags),
             "topic": self.topic,
         }
+
+
+def _check_length(expression: str) -> None:
+    if len(expression) > EXPRESSION_CHARACTERS_MAX:
+        raise BadExpression(f"a filter has at most {EXPRESSION_CHARACTERS_MAX} characters (got {len(expression)})")

@@ -31,8 +31,8 @@ from ledgermq.ha.classic import sync as table_sync
 from ledgermq.ha.classic.acks import Acknowledgements
 from ledgermq.ha.classic.master import HAService
 from ledgermq.message import numbers
-from ledgermq.namesrv import bounds as namesrv_bounds
 from ledgermq.namesrv.handlers import Handlers
+from ledgermq.remoting import bounds as remoting_bounds
 from ledgermq.remoting.dispatcher import Dispatcher
 from ledgermq.remoting.errors import RequestRefused
 from ledgermq.remoting.server import ServerConnection
@@ -366,7 +366,7 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         _answer_all_at_once,
         found_by("remoting/test_dispatcher.py"),
     ),
-    ("take any name of a registration", namesrv_bounds, "checked_name", _take_any_name, found_by("namesrv/test_bounds.py")),
+    ("take any name of a stranger", remoting_bounds, "checked_name", _take_any_name, found_by("remoting/test_bounds.py")),
     ("fill tables without a bound", EncodedEntries, "put", _put_unbounded, found_by("broker/test_entries.py")),
     ("believe a stranger's tables", table_sync, "is_proved", _believe_every_table, found_by("ha/classic/test_sync.py")),
     (

@@ -7,12 +7,11 @@ all routes.
 
 from __future__ import annotations
 
-from ..remoting.codes import ResponseCode
-from ..remoting.errors import RequestRefused
+from ..remoting.bounds import refuse
 from ..world.network import Address
 
-NAME_CHARACTERS_MAX = 255
-"""The longest name of a cluster, broker, zone, namespace or key; a longer one is refused."""
+ADDRESS_CHARACTERS_MAX = 300
+"""The longest address: a host name, brackets, a port and spaces around them. A longer one is refused."""
 TOPIC_CHARACTERS_MAX = 512
 """The longest name of a topic; retry topics of groups with long names are the longest. A longer one is refused."""
 VALUE_CHARACTERS_MAX = 32 * 1024
@@ -29,30 +28,14 @@ TOPICS_KNOWN_MAX = 256 * 1024
 """How many different names of topics are kept, because one turn of the event loop lists them in one answer."""
 
 
-def refuse(remark: str) -> RequestRefused:
-    """The refusal of input beyond a bound."""
-    return RequestRefused(ResponseCode.SYSTEM_ERROR, f"{remark}; nothing was changed")
-
-
-def checked_name(kind: str, name: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
-    """Return a name that a table may hold.
-
-    Raises:
-        RequestRefused: it is empty or too long, or has unprintable characters.
-    """
-    if not 1 <= len(name) <= characters_max:
-        raise refuse(f"a {kind} has 1 to {characters_max} characters (got {len(name)})")
-    if not name.isprintable():
-        raise refuse(f"a {kind} consists of printable characters (got {name!r})")
-    return name
-
-
 def checked_address(kind: str, text: str) -> str:
     """Return an address that clients and brokers can connect to.
 
     Raises:
-        RequestRefused: the text is not an address.
+        RequestRefused: the text is not an address, or is longer than one.
     """
+    if len(text) > ADDRESS_CHARACTERS_MAX:
+        raise refuse(f"{kind}: an address has at most {ADDRESS_CHARACTERS_MAX} characters (got {len(text)})")
     try:
         Address.parse(text)
     except ValueError as error:

@@ -16,6 +16,7 @@ import trio
 from ..message.data_version import DataVersion
 from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, dumps_strict, loads
 from ..message.numbers import int_of
+from ..remoting.bounds import checked_name, refuse
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ..remoting.dispatcher import Dispatcher
@@ -26,14 +27,7 @@ from ..remoting.tls import TLS_KEYS
 from ..world.events import get_logger
 from ..world.files import replace_file
 from ..world.real import World
-from .bounds import (
-    KV_CHARACTERS_MAX,
-    TOPIC_CHARACTERS_MAX,
-    VALUE_CHARACTERS_MAX,
-    checked_address,
-    checked_name,
-    refuse,
-)
+from .bounds import KV_CHARACTERS_MAX, TOPIC_CHARACTERS_MAX, VALUE_CHARACTERS_MAX, checked_address
 from .config import CHANGEABLE, KEYS, NamesrvConfig
 from .errors import BadNamesrvConfig
 from .kv_config import ORDER_TOPIC_CONFIG, KvConfig

@@ -15,9 +15,10 @@ import attrs
 from ..message.data_version import DataVersion
 from ..message.flags import PERM_READ_WRITE, PERM_WRITE
 from ..message.units import MASTER_ID
+from ..remoting.bounds import refuse
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
-from .bounds import BROKERS_MAX, BROKERS_OF_CONNECTION_MAX, QUEUE_ENTRIES_MAX, TOPICS_KNOWN_MAX, refuse
+from .bounds import BROKERS_MAX, BROKERS_OF_CONNECTION_MAX, QUEUE_ENTRIES_MAX, TOPICS_KNOWN_MAX
 from .registration import RegisteredTopics, TopicConfig
 
 BROKER_TIMEOUT_SECONDS = 120.0

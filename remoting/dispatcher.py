@@ -25,6 +25,9 @@ log = get_logger(__name__)
 WAITING_MAX = 1024
 """How many requests of all connections may wait in tasks; further ones are answered SYSTEM_BUSY."""
 
+WAITING_BYTES_MAX = 64 * 1024 * 1024
+"""How many bytes the requests that wait in tasks may have together; further ones are answered SYSTEM_BUSY."""
+
 BODY_BYTES_MAX = 256 * 1024
 """The largest body of a request, unless its code is registered with another bound; a larger one is refused. Bodies are JSON,
 which is read on the event loop at some 100 ns per byte. The heartbeat of a thousand subscriptions fits."""
@@ -53,10 +56,12 @@ class Dispatcher:
     """The nursery of waiting handlers; it must be set before serving if there are any."""
     on_close: list[Callable[[ServerConnection], None]] = attrs.field(factory=list[Callable[[ServerConnection], None]])
     waiting_max: int = WAITING_MAX
+    waiting_bytes_max: int = WAITING_BYTES_MAX
     _handlers: dict[int, Handler] = attrs.field(factory=dict[int, Handler])
     _runs: dict[int, RunHandler] = attrs.field(factory=dict[int, RunHandler])
     _waiting: dict[int, WaitingHandler] = attrs.field(factory=dict[int, WaitingHandler])
     _waiting_now: int = 0
+    _waiting_bytes: int = 0
     _body_bytes_max: dict[int, int] = attrs.field(factory=dict[int, int])
 
     def register(self, code: int, handler: Handler, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
@@ -150,6 +155,29 @@ class Dispatcher:
         assert self.nursery is not None, "requests are handled while the server serves"
         self.nursery.start_soon(answer_later, *arguments)
 
+    def check_room(self, request: RemotingCommand) -> None:
+        """Refuse a request that may have to wait while too many others do.
+
+        Raises:
+            RequestRefused: SYSTEM_BUSY. Nothing was done.
+        """
+        if self._waiting_now >= self.waiting_max or self._waiting_bytes + _bytes_of(request) > self.waiting_bytes_max:
+            waiting = f"{self._waiting_now} requests with {self._waiting_bytes} bytes"
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD] {waiting} are waiting already; this one was not taken")
+
+    def start_counted(self, request: RemotingCommand, wait: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Run a task that keeps a request, for which `check_room` has found room."""
+        self._waiting_now += 1
+        self._waiting_bytes += _bytes_of(request)
+        self.start_soon(self._counted, _bytes_of(request), wait, arguments)
+
+    async def _counted(self, size: int, wait: Callable[..., Awaitable[None]], arguments: tuple[object, ...]) -> None:
+        try:
+            await wait(*arguments)
+        finally:
+            self._waiting_now -= 1
+            self._waiting_bytes -= size
+
     def check_first(self, codes: Iterable[int], check: Callable[[], None]) -> None:
         """Let `check` refuse requests with these codes, which have handlers, before their handlers run."""
 
@@ -218,24 +246,23 @@ class Dispatcher:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f"request code {request.code} is not supported here",
             )
-        elif self._waiting_now >= self.waiting_max:
-            connection.answer(
-                request,
-                ResponseCode.SYSTEM_BUSY,
-                remark=f"[OVERLOAD] {self._waiting_now} requests are waiting already; this one was not taken",
-            )
         else:
-            assert self.nursery is not None, "waiting handlers need a nursery"
-            self._waiting_now += 1
-            self.nursery.start_soon(self._wait, connection, request)
+            try:
+                self.check_room(request)
+            except RequestRefused as refusal:
+                connection.answer(request, refusal.code, remark=refusal.remark)
+            else:
+                self.start_counted(request, self._wait, connection, request)
 
     async def _wait(self, connection: ServerConnection, request: RemotingCommand) -> None:
         try:
             _send_answer(connection, request, await self._waiting[request.code](connection, request))
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
             _answer_failure(connection, request, error)
-        finally:
-            self._waiting_now -= 1
+
+
+def _bytes_of(request: RemotingCommand) -> int:
+    return len(request.body) + sum(len(name) + len(value) for name, value in request.ext.items())
 
 
 def _one_after_the_other(lock: trio.Lock, handler: WaitingHandler) -> WaitingHandler:

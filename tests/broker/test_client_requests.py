@@ -238,3 +238,51 @@ async def test_members_of_a_large_group_are_notified_together(tmp_path: Path) ->
         is_told()
 
         assert notices <= 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"clientID": "c" * 513},
+        {"clientID": ""},
+        {"clientID": "c\n"},
+        {"producerDataSet": [{"groupName": "p" * 256}]},
+        {"consumerDataSet": [{"groupName": "g" * 256}]},
+        {"consumerDataSet": [{"groupName": "g", "messageModel": "x" * 256}]},
+        {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T" * 256}]}]},
+        {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T", "subString": "x" * 32769}]}]},
+        {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T", "expressionType": "x" * 256}]}]},
+    ],
+    ids=str,
+)
+async def test_a_heartbeat_with_texts_of_any_length_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    """They would stay in memory for two minutes; the remark says how long they may be."""
+    async with open_desk(tmp_path) as desk:
+        peer = desk.peer()
+
+        answer = peer.ask(RequestCode.HEART_BEAT, None, {"clientID": "c", "producerDataSet": [{"groupName": "p"}], **change})
+
+        assert answer.code == Code.SYSTEM_ERROR
+        assert "characters" in (answer.remark or "")
+        assert not desk.broker.consumers.groups
+        assert not desk.broker.producers.groups
+
+
+async def test_a_group_that_is_refused_does_not_take_the_others_of_its_client_along(tmp_path: Path) -> None:
+    """The table of groups is full, so a new group is refused; the client's known groups stay connected."""
+    async with open_desk(tmp_path) as desk:
+        peer = desk.peer()
+        peer.heartbeat("known", "T1")
+        large = {"why": "x" * 200_000}
+        desk.broker.groups.put(*(GroupConfig(f"g{n}", others=large) for n in range(42)), bounded=False)
+        desk.broker.consumers.unregister("known", peer.connection, "c1")
+        groups = [{"groupName": name} for name in ("new", "known")]
+        body = {"clientID": "c1", "consumerDataSet": groups, "producerDataSet": [{"groupName": "p2"}]}
+
+        answer = peer.ask(RequestCode.HEART_BEAT, None, body)
+
+        assert answer.code == Code.SYSTEM_ERROR
+        assert (answer.remark or "").startswith("the consumer group new: the table of groups is full")
+        assert members(peer, "known") == ["c1"]
+        assert members(peer, "new") == Code.SYSTEM_ERROR
+        assert [member.client_id for member in desk.broker.producers.members("p2")] == ["c1"]

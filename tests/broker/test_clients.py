@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
 from ledgermq.broker import clients as module
 from ledgermq.broker.clients import EXPIRY_SECONDS, Consumers, Member, Producers
 from ledgermq.broker.subscription import Subscription
+from ledgermq.message.json import dumps
+from ledgermq.remoting.command import FRAME_SIZE_MAX, HEADER_SIZE_MAX
 from ledgermq.remoting.errors import RequestRefused
 
 from .admin.desk import RecordedConnection, connection_from
@@ -41,12 +44,12 @@ async def test_one_connection_has_so_many_members_and_no_more(monkeypatch: pytes
 
 async def test_what_all_groups_subscribe_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heartbeat that asks for more changes nothing; what a group gives up makes room."""
-    monkeypatch.setattr(module, "SUBSCRIBED_MAX", 10)
     connection, consumers = connection_from(1), Consumers()
     many = [Subscription.parse(f"T{n}", "*") for n in range(8)]
+    monkeypatch.setattr(module, "SUBSCRIBED_BYTES_MAX", 10 * many[0].size)
     consumers.register("g1", member(connection), many)
 
-    with pytest.raises(RequestRefused, match="at most 10 topics and tags"):
+    with pytest.raises(RequestRefused, match=r"the subscriptions of all groups take \d+ of \d+ bytes; nothing was changed"):
         consumers.register("g2", member(connection), many)
 
     assert consumers.groups.keys() == {"g1"}
@@ -54,6 +57,56 @@ async def test_what_all_groups_subscribe_to_is_bounded(monkeypatch: pytest.Monke
     consumers.register("g2", member(connection), many)
     consumers.drop(connection)
     consumers.register("g2", member(connection), many)
+
+
+@pytest.mark.parametrize(("bound", "remark"), [("MEMBERS_BYTES_MAX", "of all groups"), ("GROUP_BYTES_MAX", "of the group g")])
+async def test_the_memory_of_members_is_bounded_over_all_connections(
+    monkeypatch: pytest.MonkeyPatch, bound: str, remark: str
+) -> None:
+    """A member that would exceed it is refused; one that leaves, expires or loses its connection makes room."""
+    monkeypatch.setattr(module, bound, 3 * module.MEMBER_BYTES)
+    first, second, third = (connection_from(port) for port in (1, 2, 3))
+    for table in (Consumers(), Producers()):
+
+        def register(connection: RecordedConnection, now: float = 0.0, table: Consumers | Producers = table) -> None:
+            if isinstance(table, Consumers):
+                table.register("g", member(connection, now=now), [])
+            else:
+                table.register("g", member(connection, now=now))
+
+        def check_full(register: Callable[[RecordedConnection], None] = register) -> None:
+            with pytest.raises(RequestRefused, match=f"the members {remark} take "):
+                register(third)
+
+        register(first)
+        register(second)
+        check_full()
+        register(first, now=200.0)
+        table.expire(200.0)
+        register(second)
+        check_full()
+        table.drop(second)
+        register(second)
+        check_full()
+        table.unregister("g", second, "c")
+        register(third)
+
+
+@pytest.mark.parametrize("character", ["i", '"', "\u4e3b", "\U0001f600"])
+async def test_the_client_ids_of_a_group_fit_one_answer(monkeypatch: pytest.MonkeyPatch, character: str) -> None:
+    """However many a stranger invents, the members of the group can still distribute the queues."""
+    monkeypatch.setattr(module, "MEMBERS_OF_CONNECTION_MAX", 1 << 20)
+    connection, consumers = connection_from(1), Consumers()
+
+    def fill() -> None:
+        for number in range(1 << 20):
+            consumers.register("g", member(connection, f"{number}".ljust(512, character)), [])
+
+    with pytest.raises(RequestRefused, match="the members of the group g take "):
+        fill()
+    body = dumps({"consumerIdList": consumers.groups["g"].client_ids})
+
+    assert len(body) < FRAME_SIZE_MAX - HEADER_SIZE_MAX
 
 
 async def test_members_come_and_go_in_any_order() -> None:

@@ -6,12 +6,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ledgermq.broker.deletions import TOPICS_FILE
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
-from .desk import Desk, open_desk
+from .desk import Desk, open_desk, until
 
 
 async def test_queues_are_locked_for_one_client(tmp_path: Path) -> None:
@@ -32,7 +34,8 @@ async def test_queues_are_locked_for_one_client(tmp_path: Path) -> None:
         assert peer.ask(RequestCode.UNLOCK_BATCH_MQ, None, unlock).code == ResponseCode.SUCCESS
         assert await lock("c2") == [queue]
         assert peer.ask(RequestCode.LOCK_BATCH_MQ, None, {"mqSet": [{}]}).code == ResponseCode.SYSTEM_ERROR
-        for strange in ({**queue, "queueId": 16}, {**queue, "queueId": -1}, {**queue, "topic": "nowhere"}):
+        changes: tuple[dict[str, Any], ...] = ({"queueId": 16}, {"queueId": -1}, {"topic": "nowhere"}, {"brokerName": "b2"})
+        for strange in ({**queue, **change} for change in changes):
             asked = {"clientId": "c1", "consumerGroup": "g", "mqSet": [strange]}
             answer = await peer.ask_waiting(RequestCode.LOCK_BATCH_MQ, None, asked)
             assert loads(answer.body)["lockOKMQSet"] == []  # they would be written down for whoever asks
@@ -40,7 +43,7 @@ async def test_queues_are_locked_for_one_client(tmp_path: Path) -> None:
 
 async def test_a_restart_gives_no_queue_to_another_while_its_owner_may_go_on(tmp_path: Path) -> None:
     """The broker ends without a word as soon as the lock is granted; its owner renews it, another member must wait."""
-    queue = {"brokerName": "b", "queueId": 0, "topic": "T1"}
+    queue = {"brokerName": "b1", "queueId": 0, "topic": "T1"}
 
     async def lock(desk: Desk, client_id: str) -> bool:
         body = {"clientId": client_id, "consumerGroup": "g", "mqSet": [queue]}
@@ -54,3 +57,39 @@ async def test_a_restart_gives_no_queue_to_another_while_its_owner_may_go_on(tmp
     for client_id, granted in (("other", False), ("owner", True)):
         async with open_desk(tmp_path / "copy") as desk:
             assert await lock(desk, client_id) is granted
+
+
+@pytest.mark.parametrize(
+    "change", [{"clientId": "c" * 513}, {"clientId": ""}, {"consumerGroup": "g" * 256}, {"consumerGroup": ""}]
+)
+async def test_a_lock_for_a_name_of_any_length_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
+    """It would be in every write of the file of locks; in a DLedger group, in the log and at all nodes."""
+    queue = {"brokerName": "b1", "queueId": 0, "topic": "T1"}
+    async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T1"))
+        asked = {"clientId": "c1", "consumerGroup": "g", "mqSet": [queue], **change}
+        for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+            answer = desk.peer().ask(code, None, asked)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "characters (got" in (answer.remark or "")
+        assert not list(desk.broker.locks.keys())
+
+
+async def test_locks_that_wait_to_be_written_are_bounded(tmp_path: Path) -> None:
+    """Each keeps its request and its answer until then; a further one is answered SYSTEM_BUSY and locks nothing."""
+    async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T1"))
+        desk.broker.dispatcher.waiting_max = 1
+        peer = desk.peer()
+        bodies = [
+            {"clientId": "c1", "consumerGroup": "g", "mqSet": [{"brokerName": "b1", "queueId": queue_id, "topic": "T1"}]}
+            for queue_id in (0, 1)
+        ]
+
+        waits = peer.post(RequestCode.LOCK_BATCH_MQ, None, bodies[0])
+        refused = peer.ask(RequestCode.LOCK_BATCH_MQ, None, bodies[1])
+
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        await until(lambda: peer.answer(waits) is not None)
+        assert len(desk.broker.locks.rows_of("g")) == 1
+        assert (await peer.ask_waiting(RequestCode.LOCK_BATCH_MQ, None, bodies[1])).code == ResponseCode.SUCCESS

@@ -166,3 +166,34 @@ def test_a_new_leader_waits_as_long_as_an_owner_may_go_on_whose_lease_the_last_o
 
     assert locks.lock("g", "c2", [A], 1000 + OWNER_BELIEVES_SECONDS + 1) == []
     assert locks.lock("g", "c2", [A], 1000.1 + HANDOVER_SECONDS) == [A]
+
+
+def test_the_bytes_of_leases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are in one file; each change and each end of a lease keeps the sum right."""
+    monkeypatch.setattr(module, "LEASES_BYTES_MAX", 2 * len("gT1b1c1"))
+    locks = QueueLocks(dirty={})
+
+    assert locks.lock("g", "c1", [A, B], 0) == [A, B]
+    assert locks.lock("h", "c1", [A], 1) == []
+    locks.unlock("g", "c1", [A])
+    assert locks.lock("h", "long name", [A], 1) == []
+    assert locks.lock("h", "c1", [A], 1) == [A]
+    locks.expire(LEASE_SECONDS + 2)
+    assert locks.lock("g", "c1", [A], 100) == [A]
+    locks.apply(locks.rows([("g", A), ("h", A)]), 100)
+    assert locks.lock("g", "c1", [B], 100) == [B]
+    locks.clear()
+    assert locks.lock("g", "c2", [A, B], 100) == [A, B]
+
+
+def test_leases_that_wait_for_the_log_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a group's log takes nothing, locking and unlocking again and again keeps only so many changes in memory."""
+    monkeypatch.setattr(module, "LEASES_MAX", 3)
+    locks = QueueLocks(dirty={})
+
+    for number in range(9):
+        held = locks.lock(f"g{number}", "c1", [A], 0)
+        locks.unlock(f"g{number}", "c1", [A])
+        assert bool(held) is (number < 3)
+
+    assert len(locks.dirty or ()) == 3

@@ -144,10 +144,11 @@ async def test_a_failing_run_answers_every_request_of_it(network: Network, clock
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, 2), (2, 2)]
 
 
-async def test_waiting_handlers_are_bounded(network: Network, clock: Clock) -> None:
+@pytest.mark.parametrize(("bound", "value"), [("waiting_max", 2), ("waiting_bytes_max", 2010)])
+async def test_waiting_handlers_are_bounded(network: Network, clock: Clock, bound: str, value: int) -> None:
     """More than that are answered SYSTEM_BUSY at once, in words that RocketMQ clients know."""
     async with serving(network, clock) as running:
-        running.dispatcher.waiting_max = 2
+        setattr(running.dispatcher, bound, value)
         go_on = trio.Event()
 
         async def wait(_: ServerConnection, request: RemotingCommand) -> RemotingCommand:
@@ -157,7 +158,7 @@ async def test_waiting_handlers_are_bounded(network: Network, clock: Clock) -> N
         running.dispatcher.register_waiting(2, wait)
         peer = await running.connect()
 
-        await peer.send(*(RemotingCommand(2, opaque=n) for n in range(3)))
+        await peer.send(*(RemotingCommand(2, {"name": "x"}, bytes(1000), opaque=n) for n in range(3)))
         busy = await peer.receive()
         go_on.set()
         served = {(await peer.receive()).opaque, (await peer.receive()).opaque}
