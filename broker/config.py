@@ -198,6 +198,8 @@ RocketMQ 5.x this is the default."""
     """Whether a slave drops acknowledged messages that its master has lost; otherwise it refuses the master."""
     ha_secret: str = attrs.field(default="", repr=False)
     """Our own key: the secret that all nodes of a group share."""
+    allow_empty_ha_secret: bool = False
+    """Our own key: whether a node of a DLedger group that listens beyond this machine may start without a secret."""
 
     # DLedger
     enable_dleger_commit_log: bool = _key(False, name="enableDLegerCommitLog")

@@ -18,12 +18,14 @@ from ..ha.dledger.node import DLedgerNode
 from ..ha.dledger.recovery import LedgerFiles
 from ..ha.dledger.settings import JAVA, ReplicaSettings, parse_peers
 from ..ha.dledger.status import Leading
+from ..ha.errors import WrongHaSetting
 from ..ha.raft.roles import Role as RaftRole
 from ..ha.raft.settings import Settings
 from ..ha.raft.units import PeerId
 from ..message.units import MASTER_ID
 from ..remoting.codes import RequestCode
 from ..store.errors import StoreError
+from ..world.address import is_loopback_host
 from ..world.events import get_logger
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
@@ -76,6 +78,7 @@ def replica_settings(config: BrokerConfig, address: str = "") -> ReplicaSettings
     preferred = frozenset(PeerId(peer.strip()) for peer in config.preferred_leader_id.split(";") if peer.strip())
     if unknown := preferred - peers.keys():  # a node of that name may be added later
         log.warning("preferred_leader_unknown", preferred_leader_id=", ".join(sorted(unknown)), peers=", ".join(peers))
+    _check_secret(config)
     return ReplicaSettings(
         group=config.dleger_group or config.broker_name,
         self_id=self_id,
@@ -92,6 +95,28 @@ def replica_settings(config: BrokerConfig, address: str = "") -> ReplicaSettings
         dialect=config.raft_dialect,
         raft=Settings(preferred=preferred),
     )
+
+
+def _check_secret(config: BrokerConfig) -> None:
+    """Refuse to listen beyond this machine where anybody could vote, unless that is asked for.
+
+    Raises:
+        WrongHaSetting: the group has no secret, and could have one.
+    """
+    if config.ha_secret or is_loopback_host(config.bind_address):
+        return
+    if config.raft_dialect == JAVA:
+        log.warning(
+            "raft_port_unprotected",
+            bind_address=config.bind_address,
+            reason="raftDialect=java has no secret, so whoever reaches the port may vote and append: shield it by the network",
+        )
+    elif not config.allow_empty_ha_secret:
+        raise WrongHaSetting(
+            f"haSecret is empty, and this node listens beyond its machine (bindAddress={config.bind_address}): whoever reaches "
+            "its Raft port could vote, append and truncate. Set one haSecret on all nodes, or allowEmptyHaSecret=true where "
+            "the network keeps strangers away. Nothing was started"
+        )
 
 
 def dledger_node(config: BrokerConfig, address: str = "") -> DLedgerNode:

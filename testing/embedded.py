@@ -276,6 +276,7 @@ def broker_configs(
         }
         if mode == "dledger":
             own |= dledger_keys(at, [str(Address(host, port)) for port in raft_ports])
+            own["allowEmptyHaSecret"] = "true"  # no other machine reaches a simulated network, nor the loopback address
         configs.append(config_of({**SMALL_FILES, **own, **(settings or {})}))
     return configs
 

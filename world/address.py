@@ -53,6 +53,11 @@ def is_numeric_host(host: str) -> bool:
     return True
 
 
+def is_loopback_host(host: str) -> bool:
+    """Whether only this machine reaches a port that is opened at `host`; empty means every address of the machine."""
+    return host == "localhost" or (is_numeric_host(host) and ipaddress.ip_address(host).is_loopback)
+
+
 def _is_host(host: str) -> bool:
     if not 1 <= len(host) <= HOST_CHARACTERS_MAX or not host.isprintable() or any(each in host for each in " /,;@[]"):
         return False

@@ -428,3 +428,26 @@ def test_a_preferred_leader_is_refused_with_the_dialect_that_has_no_effect_for_i
 
     with pytest.raises(WrongHaSetting, match="preferredLeaderId has no effect with raftDialect = java"):
         dledger_node(attrs.evolve(config, preferred_leader_id="n1", raft_dialect="java", ha_secret=""))
+
+
+def test_a_node_that_listens_beyond_its_machine_needs_a_secret() -> None:
+    """Whoever reaches the port could vote otherwise. One that is asked for by name, or that nobody reaches, starts without."""
+    config = broker_configs("store", "10.0.0.1", mode="dledger", nodes=3, raft_ports=[1, 2, 3])[0]
+    config = attrs.evolve(config, ha_secret="", allow_empty_ha_secret=False)
+
+    for host in ("", "0.0.0.0", "::", "10.0.0.1", "broker-a.example"):
+        with pytest.raises(WrongHaSetting, match="Set one haSecret on all nodes, or allowEmptyHaSecret=true"):
+            dledger_node(attrs.evolve(config, bind_address=host))
+        dledger_node(attrs.evolve(config, bind_address=host, ha_secret="secret"))  # noqa: S106
+        dledger_node(attrs.evolve(config, bind_address=host, allow_empty_ha_secret=True))
+    for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
+        dledger_node(attrs.evolve(config, bind_address=host))
+
+
+@pytest.mark.parametrize(("host", "said"), [("10.0.0.1", True), ("127.0.0.1", False)])
+def test_a_port_that_no_secret_can_protect_is_warned_of(host: str, caplog: pytest.LogCaptureFixture, *, said: bool) -> None:
+    config = broker_configs("store", "10.0.0.1", mode="dledger", nodes=3, raft_ports=[1, 2, 3])[0]
+
+    dledger_node(attrs.evolve(config, ha_secret="", raft_dialect="java", bind_address=host))
+
+    assert ("raft_port_unprotected" in caplog.text) is said

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.cli.up import Plan, Ports
+
 from .processes import Run, Start
 
 
@@ -99,3 +101,12 @@ def test_stores_of_another_mode_are_not_passed_over(
 def test_a_cluster_gives_clients_no_address_of_every_interface(runner: Run, host: str) -> None:
     """A broker would register with an address that only its own machine can use."""
     assert "choose one that they can reach" in runner("up", "--host", host, status=2).stderr
+
+
+def test_the_nodes_of_a_cluster_share_its_secret() -> None:
+    """Nobody who can reach their ports on this machine takes part; the secret is made anew for each cluster."""
+    plan = Plan("dledger", 3, 1, "127.0.0.1", 0, 0, "store", secret="s3cret", kept=False)  # noqa: S106
+
+    configs = plan.brokers("127.0.0.1:9876", Ports([1, 2, 3], [4, 5, 6]))
+
+    assert [config.ha_secret for config in configs] == ["s3cret"] * 3

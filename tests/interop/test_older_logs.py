@@ -25,6 +25,7 @@ def dledger_keys() -> dict[str, object]:
         "dLegerGroup": "g",
         "dLegerPeers": f"n0-127.0.0.1:{free_port()}",
         "dLegerSelfId": "n0",
+        "haSecret": "s",
     }
 
 
