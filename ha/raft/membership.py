@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from . import reading, transfer
 from .errors import ChangeRefused
-from .quorum import Configuration
+from .quorum import Configuration, majority
 from .roles import Input
 from .state import Leadership, State
 from .terms import become_follower
@@ -46,6 +46,7 @@ def check_change(state: State, led: Leadership, configuration: Configuration) ->
     elif configuration.voters != present.voters:
         raise ChangeRefused("voters change only through a joint configuration; membership was not changed")
     _check_caught_up(state, led, frozenset(configuration.voters) - frozenset(present.voters))
+    _check_answered(state, led, configuration)
 
 
 def _check_caught_up(state: State, led: Leadership, promoted: frozenset[PeerId]) -> None:
@@ -58,6 +59,22 @@ def _check_caught_up(state: State, led: Leadership, promoted: frozenset[PeerId])
             raise ChangeRefused(f"{peer} must be added as a learner and catch up first; membership was not changed")
         if lacking > state.settings.caught_up_entries:
             raise ChangeRefused(f"{peer} lacks {lacking} entries and must catch up first; membership was not changed")
+
+
+def _check_answered(state: State, led: Leadership, configuration: Configuration) -> None:
+    """Refuse new voters of whom no majority has answered within an election time-out: they could neither commit nor elect."""
+    for voters in configuration.majorities if configuration.joint else ():
+        silent = [peer for peer in voters if peer != state.id and not _has_answered(state, led, peer)]
+        if len(voters) - len(silent) < majority(len(voters)):
+            raise ChangeRefused(
+                f"{', '.join(silent)} did not answer lately, so {', '.join(voters)} would have no majority as voters: start "
+                f"{'it' if len(silent) == 1 else 'them'} first, or remove what is down; membership was not changed"
+            )
+
+
+def _has_answered(state: State, led: Leadership, peer: PeerId) -> bool:
+    replicator = led.group.get(peer)
+    return replicator is not None and state.now - replicator.contact_tick <= state.settings.election_ticks_max
 
 
 def follow_configuration(state: State, led: Leadership) -> None:

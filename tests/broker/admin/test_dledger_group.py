@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from ledgermq.client.admin import open_admin
 from ledgermq.client.errors import ClientError
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.testing.embedded import RAFT_PORT
+from ledgermq.testing.history import End
 
 from ..test_dledger import Group, Node, scenario
 from ..test_dledger_requests import ask
@@ -83,5 +85,26 @@ def test_a_new_voter_that_never_answers_stays_a_learner_and_the_answer_says_so()
         assert members(leader) == {"n0", "n1", "n2", "n9"}
         assert await change(group, leader, "remove", "n9") is None
         assert members(leader) == {"n0", "n1", "n2"}
+
+    scenario(story)
+
+
+def test_a_living_voter_stays_while_another_is_down() -> None:
+    """The two that are left would elect nobody. What is down may be removed, and then the living one."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        name = f"n{group.nodes.index(leader)}"
+        living, down = sorted(members(leader) - {name})
+        await group.nodes[int(down[1:])].process.end(End.KILL)
+        await trio.sleep(2)
+
+        refusal = await change(group, leader, "remove", living)
+
+        assert f"{down} did not answer lately, so" in (refusal or "it was done")
+        assert members(leader) == {"n0", "n1", "n2"}
+        assert await change(group, leader, "remove", down) is None
+        assert await change(group, leader, "remove", living) is None
+        assert (await group.master()) is leader
 
     scenario(story)

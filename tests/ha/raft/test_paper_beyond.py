@@ -163,6 +163,26 @@ def test_changes_come_one_at_a_time() -> None:
         group["a"].raft.plan_change((A, B))
 
 
+def test_new_voters_of_whom_no_majority_answers_are_refused() -> None:
+    """Two voters, one of them down, elect nobody and commit nothing: the removal of the living third would end the group."""
+    group = Group.of("abc")
+    group.elect("a")
+    group.isolate("c")
+    group.tick(Settings().election_ticks_max + 5)
+    leader = group["a"].raft
+
+    with pytest.raises(
+        ChangeRefused, match="c did not answer lately, so a, c would have no majority as voters: start it first"
+    ):
+        leader.plan_change((A, C))
+    changed(group, "a", "ab")
+    group.tick(10)
+
+    assert leader.configuration == Configuration((A, B))
+    with pytest.raises(ChangeRefused, match="c must be added as a learner"):
+        leader.plan_change((A, C))
+
+
 def test_learner_that_lost_acknowledged_entries_is_sent_them_again() -> None:
     """It has no votes to forget and counts for nothing, so nobody has to remove it and to add it again, as with a voter."""
     group = with_learners("abc", "d")
