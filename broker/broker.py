@@ -121,7 +121,7 @@ class Broker:
         topics, groups, offsets = self.topics, self.groups, self.offsets
         self.server = RemotingServer(self.dispatcher, self.world.network, clock, tls=self.tls)
         self.commits = Commits(offsets, store, role)
-        self.delay = DelayDelivery(store, clock, role, self.stats)
+        self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues)
         self.replication = self._replication()
         self.deletions = Deletions(
             store=store,

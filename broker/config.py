@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from ..message.numbers import long_of
 from ..message.units import MASTER_ID
 from ..remoting.errors import BadProperties, BadTlsSetting
 from ..remoting.java_properties import read_properties, write_properties
@@ -30,7 +31,7 @@ ASYNC_FLUSH, SYNC_FLUSH = "ASYNC_FLUSH", "SYNC_FLUSH"
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 SHOWN_CHARACTERS = 60
 """How many characters of an unreadable text an error quotes."""
-NODE_ID = re.compile(r"[A-Za-z]\d+")
+NODE_ID = re.compile(r"[A-Za-z][0-9]+")
 """Matches the id of a node of a DLedger group (dLegerSelfId)."""
 _HOUR = re.compile("[01]?[0-9]|2[0-3]")
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -52,7 +53,7 @@ def _named(value: str) -> str | None:
 
 
 def _host(value: str) -> str | None:
-    return "an address or a name of this machine, without a port" if re.search(r"[\s;,/]|^[^:]*:\d*$", value) else None
+    return "an address or a name of this machine, without a port" if re.search(r"[\s;,/]|^[^:]*:[0-9]*$", value) else None
 
 
 def _directory(value: str) -> str | None:
@@ -378,7 +379,7 @@ def _value_of(field: attrs.Attribute[Any], key: str, text: str) -> Any:
     if kind == "int":
         digits, unit = (text[:-1], _UNITS[text[-1].lower()]) if text[-1:].lower() in _UNITS else (text, 1)
         try:
-            return int(digits) * unit
+            return long_of(digits) * unit
         except ValueError:
             raise BadConfig(key, text, "a whole number") from None
     return text

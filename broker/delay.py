@@ -2,7 +2,8 @@
 
 A delayed message waits in queue level - 1 of `SCHEDULE_TOPIC_XXXX`; its tags code there is its due time by the wall clock. A
 copy is put into the real topic at that time, never earlier. Only the first waiting message of each level is checked, so empty
-levels cost nothing. While any message waits, the clock is read once a second, because wall clocks jump.
+levels cost nothing. Levels that the configuration no longer has are delivered as long as messages wait there. While any message
+waits, the clock is read once a second, because wall clocks jump.
 Delivery is at least once: after a crash, the deliveries of the last `flushDelayOffsetInterval` may be repeated.
 """
 
@@ -20,6 +21,7 @@ import trio
 from ..message.data_version import DataVersion
 from ..message.layout import decode_record, encode_host
 from ..message.message import IncomingMessage
+from ..message.numbers import LONG_MAX, int_of, is_digits, long_of
 from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT, decode_properties
 from ..store.config import SCHEDULE_TOPIC
 from ..store.dispatch import Derivable
@@ -51,7 +53,7 @@ def delivery_of(record: memoryview) -> IncomingMessage | None:
     stored = decode_record(record)
     properties = dict(stored.properties)
     topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE_ID, "0")
-    if topic is None or topic in (HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC) or not queue_id.isdecimal():
+    if topic is None or topic in (HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC) or not is_digits(queue_id):
         return None
     properties.pop(DELAY, None)
     properties[WAIT] = "false"
@@ -75,6 +77,7 @@ class _Level:
 
     level: int
     delay_ms: int
+    """The delay that the configuration gives the level; `LONG_MAX` if it has no such level any more."""
     offset: int = 0
     """The queue offset of the next message to deliver."""
     due_ms: int | None = None
@@ -107,9 +110,12 @@ class DelayDelivery:
     """Counts changes of the positions."""
     on_delivered: Callable[[], None] = lambda: None
     """Called after a delivery has changed the positions."""
-    _levels: list[_Level] = attrs.field(init=False)
+    queue_nums: Callable[[str], int] = lambda _: 0
+    """How many queues of a topic may be read; 0 if that is unknown."""
+    _levels: dict[int, _Level] = attrs.field(factory=dict[int, _Level])
+    """The configured levels, and others that have messages or a position."""
     _next: int = 0
-    """The index in `_levels` of the level to check first in the next round."""
+    """How many levels come before the one to check first in the next round."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _durable: dict[str, Any] = attrs.field(init=False)
     _durable_changes: int = 0
@@ -117,23 +123,34 @@ class DelayDelivery:
     """Positions, with `changes` and the log's end at the same moment; durable when the log is flushed up to that end."""
 
     def __attrs_post_init__(self) -> None:
-        delays = self.store.config.delay_levels_ms
-        self._levels = [_Level(level, delay_ms) for level, delay_ms in enumerate(delays, 1)]
+        configured = range(1, len(self.store.config.delay_levels_ms) + 1)
+        for level in (*configured, *(queue_id + 1 for queue_id in self.store.queue_ids(SCHEDULE_TOPIC))):
+            self._level(level)
         self._durable = self.to_json()
         self.store.dispatcher.on_arrival.append(self.arrived)
 
+    def _level(self, number: int) -> _Level:
+        level = self._levels.get(number)
+        if level is None:
+            delays = self.store.config.delay_levels_ms
+            level = self._levels[number] = _Level(number, delays[number - 1] if number <= len(delays) else LONG_MAX)
+        return level
+
     def offsets(self) -> dict[int, int]:
         """The next queue offset to deliver, by level."""
-        return {level.level: level.offset for level in self._levels}
+        return {level.level: level.offset for level in self._levels.values()}
 
     def load(self, stored: Any) -> None:
         """Replace the positions with those of a file or of the master, limited to the offsets that the queues have."""
         table = table_of(table_of(stored, "the content").get("offsetTable"), "offsetTable")
         store = self.store
-        for level in self._levels:
+        for key in table:
+            if (number := int_of(key)) > 0:
+                self._level(number)
+        for level in self._levels.values():
             low = store.min_offset(SCHEDULE_TOPIC, level.level - 1)
             high = store.max_offset(SCHEDULE_TOPIC, level.level - 1)
-            level.offset = min(max(int(table.get(str(level.level), 0)), low), high)
+            level.offset = min(max(long_of(table.get(str(level.level), 0)), low), high)
             level.due_ms = None
         before, self._durable, self._candidate = self._durable, self.to_json(), None
         if self._durable["offsetTable"] != before["offsetTable"]:
@@ -144,7 +161,7 @@ class DelayDelivery:
 
     def role_changed(self) -> None:
         """Check every level again, because the broker may have been a replica, which delivers nothing."""
-        for level in self._levels:
+        for level in self._levels.values():
             level.due_ms = None
         self._wake.set()
 
@@ -169,7 +186,7 @@ class DelayDelivery:
     def arrived(self, records: list[Derivable]) -> None:
         """Wake the delivery if a level that was empty has a message now."""
         for record in records:
-            if record[0] == SCHEDULE_TOPIC and record[1] < len(self._levels) and self._levels[record[1]].due_ms is None:
+            if record[0] == SCHEDULE_TOPIC and self._level(record[1] + 1).due_ms is None:
                 self._wake.set()
                 return
 
@@ -189,11 +206,11 @@ class DelayDelivery:
         now = self.clock.wall_ms()
         if not self.role.takes_puts:
             return inf  # until the role changes
-        pause, levels = inf, self._levels
-        for level in levels[self._next :] + levels[: self._next]:
-            pause = min(pause, self._round_of(level, now))
+        pause, levels = inf, list(self._levels.values())
+        for at in range(len(levels)):
+            pause = min(pause, self._round_of(levels[(self._next + at) % len(levels)], now))
             if pause == 0:
-                self._next = level.level % len(levels)
+                self._next = (self._next + at + 1) % len(levels)
                 break
         return pause
 
@@ -234,7 +251,7 @@ class DelayDelivery:
         steps: list[IncomingMessage | None] = []
         for physical_offset, size, _ in units:
             record = store.log.record(physical_offset, size)
-            steps.append(None if record is None else delivery_of(record))
+            steps.append(None if record is None else self._readable(delivery_of(record)))
         messages = [message for message in steps if message is not None]
         batch = store.put(messages) if messages else None
         outcomes = iter(()) if batch is None else zip(batch.statuses, batch.sizes, strict=True)
@@ -265,6 +282,12 @@ class DelayDelivery:
         log.warning("delayed_delivery_failed", level=level.level, reason=batch.remark if batch is not None else "")
         level.due_ms = None
         return RETRY_SECONDS
+
+    def _readable(self, message: IncomingMessage | None) -> IncomingMessage | None:
+        """Move a message whose queue was taken away since it was delayed to one that may be read."""
+        if message is not None and message.queue_id >= (queue_nums := self.queue_nums(message.topic)) > 0:
+            message.queue_id %= queue_nums
+        return message
 
     def _put_shorter(self, message: IncomingMessage) -> tuple[PutStatus, int]:
         """Put a copy that may be too large for the log again, without what only the delay needs; return its status and size.

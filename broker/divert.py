@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX, IncomingMessage
+from ..message.numbers import int_of, long_of
 from ..message.properties import (
     DELAY,
     NAME_END,
@@ -40,7 +41,7 @@ def divert_delayed(message: IncomingMessage, level_max: int) -> None:
         ValueError: the level is not a number. The message is unchanged.
     """
     properties = decode_properties(message.properties)
-    level = min(int(properties[DELAY]), level_max)
+    level = min(long_of(properties[DELAY]), level_max)
     if level <= 0:
         return
     for timer in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
@@ -68,7 +69,7 @@ def redirect_retry(
     config = groups.find(group)
     limit = config.retry_max_times if config is not None else 0
     if request.version >= VERSION_WITH_MAX_RECONSUME_TIMES and request.ext.get("l"):
-        limit = int(request.ext["l"])
+        limit = int_of(request.ext["l"])
     allowed = limit - 1 if orderly(group) else limit
     if message.reconsume_times <= allowed or config is None:
         return

@@ -200,6 +200,11 @@ class TopicTable:
     def get(self, topic: str) -> TopicConfig | None:
         return self.topics.get(topic)
 
+    def readable_queues(self, topic: str) -> int:
+        """How many queues of a topic may be read; 0 for an unknown topic."""
+        config = self.topics.get(topic)
+        return config.read_queue_nums if config is not None else 0
+
     def is_system(self, topic: str) -> bool:
         """Whether the topic belongs to the broker itself, so that no request may create or delete it."""
         return topic in _SYSTEM_TOPICS or topic in self._own_names or topic.startswith(SYSTEM_PREFIX)

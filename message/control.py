@@ -18,6 +18,7 @@ from .flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from .json import dumps_strict, loads
 from .layout import body_size_of, properties_of, span_of, topic_of
 from .message import IncomingMessage
+from .numbers import is_digits
 from .properties import NAME_END, PROPERTY_END, decode_properties
 
 CONTROL_TOPIC = "rmq_sys_ledgermq_control"
@@ -119,7 +120,7 @@ def deleted_topic_of(control: Control) -> tuple[str, dict[int, int]]:
         raise CorruptRecord(f"a {TOPIC_DELETED} record names a topic and queues (got {control.content!r:.200})")
     next_offsets: dict[int, int] = {}
     for queue_id, offset in cast("dict[str, Any]", queues).items():
-        if not queue_id.isdecimal() or not isinstance(offset, int) or isinstance(offset, bool):
+        if not is_digits(queue_id) or not isinstance(offset, int) or isinstance(offset, bool):
             raise CorruptRecord(f"a {TOPIC_DELETED} record holds queue ids and offsets (got {queue_id!r:.40}: {offset!r:.40})")
         next_offsets[int(queue_id)] = offset
     return topic, next_offsets

@@ -15,6 +15,11 @@ DIGITS_MAX = 24
 """The longest number written as text: a sign, the 19 digits of a long and some spaces; longer text is refused."""
 
 
+def is_digits(text: str) -> bool:
+    """Whether a text is a number of at most `DIGITS_MAX` digits 0 to 9; `str.isdigit` accepts those of other scripts too."""
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+
+
 def long_of(value: Any) -> int:
     """Read a Java long.
 
@@ -38,6 +43,8 @@ def int_of(value: Any) -> int:
 def _within(value: Any, low: int, high: int) -> int:
     if isinstance(value, str) and len(value) > DIGITS_MAX:
         raise ValueError(f"a number has at most {DIGITS_MAX} characters (got {len(value)})")
+    if isinstance(value, str) and not (value.isascii() and "_" not in value):
+        raise ValueError(f"a number has the digits 0 to 9 (got {value!r})")
     try:
         number = int(value)
     except OverflowError as error:  # a float that is infinite

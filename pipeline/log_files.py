@@ -12,6 +12,7 @@ from collections import OrderedDict
 import attrs
 
 from ..message.layout import span_of
+from ..message.numbers import is_digits
 from ..store.offline import NAME_DIGITS
 from ..world.disk import Disk, RealDisk
 from .batches import Piece
@@ -56,7 +57,7 @@ class SegmentFile:
 
 def numbered(disk: Disk, directory: str) -> list[str]:
     """Names of the files that are named by the offset of their first byte."""
-    return [name for name in disk.list_directory(directory) if len(name) == NAME_DIGITS and name.isdigit()]
+    return [name for name in disk.list_directory(directory) if len(name) == NAME_DIGITS and is_digits(name)]
 
 
 @attrs.define(eq=False)

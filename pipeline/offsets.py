@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..message.message import MessageQueue
+from ..message.numbers import is_digits
 from .errors import BadOption
 
 EARLIEST = -2
@@ -57,7 +58,7 @@ def parse(option: str, text: str, least: int = EARLIEST) -> Offsets:
         for broker, queues in _object(option, text, brokers, f"{topic!r}").items():
             for queue_id, offset in _object(option, text, queues, f"{topic!r}.{broker!r}").items():
                 place = f"{topic!r}.{broker!r}.{queue_id!r}"
-                if not (queue_id.isascii() and queue_id.isdigit()):
+                if not is_digits(queue_id):
                     raise BadOption(option, text, f"{place}: a queue is a number from 0 on")
                 if type(offset) is not int or offset < least:
                     raise BadOption(option, text, f"{place}: {offset!r} is not an offset: a whole number, at least {least}")

@@ -16,6 +16,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
+from ..message.numbers import is_digits
 from .java import find_java, java_home_for_spark
 from .python import python_for_workers
 
@@ -124,7 +125,7 @@ def _on_this_machine(master: str) -> bool:
 
 def _cores(master: str) -> int:
     text = master.removeprefix("local").strip("[]").partition(",")[0]
-    return int(text) if text.isdigit() else os.cpu_count() or 1
+    return int(text) if is_digits(text) else os.cpu_count() or 1
 
 
 @contextmanager

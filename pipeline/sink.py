@@ -19,6 +19,7 @@ import attrs
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from ..message.numbers import is_digits
 from .broker_client import BrokerCatalog, BrokerClient
 from .errors import BadOption, NotWritten
 from .offsets import from_json, to_json
@@ -205,7 +206,7 @@ class Notes:
 
         selector = fs.FileSelector(f"{self.checkpoint}/{directory}", allow_not_found=True)
         names = [info.base_name.removesuffix(".json") for info in self.files.get_file_info(selector)]
-        return [int(name) for name in names if name.isdigit()]
+        return [int(name) for name in names if is_digits(name)]
 
 
 def _write_durably(path: str, text: bytes) -> None:

@@ -19,6 +19,7 @@ import attrs
 import numpy as np
 
 from ..message.flags import PERM_READ
+from ..message.numbers import is_digits
 from ..store.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from ..store.offline import NAME_DIGITS
 from ..world.disk import Disk, RealDisk
@@ -272,7 +273,7 @@ class Store:
 
     def _stored_queues(self, topic: str) -> list[int]:
         """Return the ids of the queues of a topic that have a directory."""
-        return [int(each) for each in self.disk.list_directory(f"{self.root}/consumequeue/{topic}") if each.isdigit()]
+        return [int(each) for each in self.disk.list_directory(f"{self.root}/consumequeue/{topic}") if is_digits(each)]
 
     def _is_newer(self, topic: str, queue_id: int, table: _Table) -> bool:
         """Return whether the newest message of a queue was appended after the table of topics was written."""

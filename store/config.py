@@ -12,7 +12,7 @@ DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LEVEL = re.compile(r"(\d+)([smhd])")
+_LEVEL = re.compile(r"([0-9]{1,12})([smhd])")
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:

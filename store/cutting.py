@@ -9,6 +9,7 @@ from __future__ import annotations
 import attrs
 
 from ..message.layout import Check, check_record, span_of, topic_of
+from ..message.numbers import is_digits
 from ..world.disk import Disk
 from .checkpoint import Checkpoint
 from .errors import NoSuchOffset
@@ -136,7 +137,7 @@ def accept_missing(disk: Disk, root: str) -> None:
 
 
 def _load(disk: Disk, directory: str, offset: int) -> Segments:
-    names = [name for name in disk.list_directory(directory) if name.isdigit()]
+    names = [name for name in disk.list_directory(directory) if is_digits(name)]
     segments = Segments(disk, directory, disk.size(f"{directory}/{names[0]}") if names else 0)
     segments.load()
     # An offset in a gap is accepted: it cuts at the end of the file before the gap.

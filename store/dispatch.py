@@ -19,6 +19,7 @@ import trio
 from ..message.control import CONTROL_TOPIC
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ..message.layout import DerivedParts
+from ..message.numbers import LONG_MAX, is_digits
 from ..message.properties import DELAY_MARK, KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
 from ..message.strings import string_hash
 from ..world.events import get_logger
@@ -81,7 +82,8 @@ class TagsCodes:
     def of(self, topic: str, tag: str, delay: str, store_timestamp: int) -> int:
         """Compute the tags code; `tag` and `delay` are properties, "" if absent."""
         if delay and topic == SCHEDULE_TOPIC:
-            return store_timestamp + self.delay_ms(int(delay) if delay.isdecimal() else 0)
+            level = min(int(delay), self.level_max) if is_digits(delay) else 0
+            return min(store_timestamp + self.delay_ms(level), LONG_MAX)
         if not tag:
             return 0
         code = self._hashes.get(tag)

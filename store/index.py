@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
 
+from ..message.numbers import is_digits
 from ..world.clock import Clock
 from ..world.disk import Disk
 from ..world.events import get_logger
@@ -70,7 +71,7 @@ class IndexFiles:
             path = f"{self.directory}/{name}"
             if self.disk.is_link(path):
                 raise LinkInStore(path)
-            if not name.isdigit() or self.disk.is_directory(path):
+            if not is_digits(name) or self.disk.is_directory(path):
                 continue
             size = self.disk.size(path)
             if size not in (0, self.file_size):

@@ -15,6 +15,7 @@ from ..message.control import TOPIC_DELETED, decode_control, deleted_topic_of, i
 from ..message.errors import CorruptRecord
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import Check, RecordSpan, check_record, topic_of
+from ..message.numbers import is_digits
 from ..world.disk import Disk
 from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 
@@ -285,4 +286,4 @@ class _QueueCheck:
 
 
 def _numbered(disk: Disk, directory: str) -> list[str]:
-    return [name for name in disk.list_directory(directory) if name.isdigit() and len(name) == NAME_DIGITS]
+    return [name for name in disk.list_directory(directory) if is_digits(name) and len(name) == NAME_DIGITS]

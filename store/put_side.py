@@ -38,6 +38,10 @@ LIGHT_QUEUES_MARK = "INNER_MULTI_DISPATCH\x01"
 """The property of a message that is to be put into light message queues too (RocketMQ LMQ)."""
 DERIVED_POLL_SECONDS = 0.005
 """Polling interval for whether a stored event has been applied, in seconds; a failure to write queues may delay that."""
+TIMESTAMP_LEAD_MS_MAX = 600_000
+"""By how much a store timestamp may be ahead of the clock, so that timestamps do not decrease along the log when the clock is
+set back a little, or when another node becomes master. After a larger step, such as the correction of a clock that was a year
+ahead, messages get the time of the clock."""
 INNER_BATCH_BITS = NEED_UNWRAP | INNER_BATCH
 
 
@@ -103,7 +107,7 @@ class PutSide(StoreParts):
     store_host: bytes
     writability: Writability = attrs.field(factory=Writability)
     last_timestamp: int = 0
-    """Store timestamp of the last record. Timestamps never decrease along the log, even if the clock goes back."""
+    """Store timestamp of the last record. Timestamps do not decrease along the log if the clock goes back a little."""
     queue_ends: QueueEnds = attrs.field(init=False)
     _topic_fields: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
 
@@ -212,7 +216,7 @@ class PutSide(StoreParts):
 
     def _append(self, messages: Sequence[IncomingMessage], batch: PutBatch, *, together: bool) -> None:
         clock_ms = self.world.clock.wall_ms()
-        now = self.last_timestamp = max(clock_ms, self.last_timestamp)
+        now = self._next_timestamp(clock_ms)
         records, queue_offsets = self._encode(messages, now)
         try:
             appended = self.log.append(records, together=together)
@@ -257,6 +261,14 @@ class PutSide(StoreParts):
             batch.statuses[at], batch.sizes[at] = part.statuses[0], part.sizes[0]
             batch.queue_offsets[at], batch.physical_offsets[at] = part.queue_offsets[0], part.physical_offsets[0]
             batch.end, batch.remark = part.end or batch.end, part.remark or batch.remark
+
+    def _next_timestamp(self, clock_ms: int) -> int:
+        """The store timestamp of the records that are appended now."""
+        lead = self.last_timestamp - clock_ms
+        if lead > TIMESTAMP_LEAD_MS_MAX:
+            log.warning("store_timestamps_set_back", lead_ms=lead, last=self.last_timestamp, now=clock_ms)
+        self.last_timestamp = self.last_timestamp if 0 < lead <= TIMESTAMP_LEAD_MS_MAX else clock_ms
+        return self.last_timestamp
 
     def _encode(self, messages: Sequence[IncomingMessage], now: int) -> tuple[list[bytes], list[int]]:
         """Assign queue offsets and encode the records.
@@ -360,7 +372,7 @@ class PutSide(StoreParts):
         refusal = self.writability.hard_refusal if on_full_disk else self.writability.refusal
         if refusal is not None:
             raise NotWritable(refusal)
-        now = self.last_timestamp = max(self.world.clock.wall_ms(), self.last_timestamp)
+        now = self._next_timestamp(self.world.clock.wall_ms())
         message = control_message(control, now, self.store_host)
         records = encode_records([message], [topic_field(CONTROL_TOPIC.encode())], [0], now, self.store_host)
         appended = self.log.append(records)

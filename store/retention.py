@@ -11,6 +11,7 @@ from enum import Enum
 
 import attrs
 
+from ..message.numbers import int_of
 from .config import StoreConfig
 
 _HOUR_MS = 3_600_000
@@ -85,7 +86,7 @@ def parse_hours(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: the text is something else.
     """
-    hours = tuple(int(item) for item in text.split(";") if item.strip())
+    hours = tuple(int_of(item) for item in text.split(";") if item.strip())
     if not hours or any(not 0 <= hour <= 23 for hour in hours):
         raise ValueError(f"deleteWhen: hours from 0 to 23 separated by ; (got {text!r})")
     return hours

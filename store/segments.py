@@ -12,6 +12,7 @@ from itertools import pairwise
 import attrs
 
 from ..message.fields import Buffer
+from ..message.numbers import is_digits
 from ..world.disk import Disk, DiskFile
 from .errors import LinkInStore, WrongSegmentSize
 
@@ -109,7 +110,7 @@ class Segments:
         Raises:
             WrongSegmentSize: a file has another size than configured. Nothing stays open.
         """
-        names = [name for name in self.disk.list_directory(self.directory) if name.isdigit() and len(name) == NAME_DIGITS]
+        names = [name for name in self.disk.list_directory(self.directory) if is_digits(name) and len(name) == NAME_DIGITS]
         try:
             for name in names:
                 path = f"{self.directory}/{name}"

@@ -14,6 +14,7 @@ import attrs
 
 from ...message.flags import PERM_INHERIT, PERM_READ_WRITE
 from ...message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
+from ...message.numbers import is_digits
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
 from ...remoting.dispatcher import Dispatcher
@@ -293,7 +294,7 @@ def _check_topic_attribute(key: str, value: str) -> None:
         raise _invalid(f"topics have the attributes {', '.join(TOPIC_ATTRIBUTES)} (got {key!r})")
     values = TOPIC_ATTRIBUTES[key]
     if values is None:
-        if not value.removeprefix("-").isdecimal():
+        if not is_digits(value.removeprefix("-")):
             raise _invalid(f"{key} is a number (got {value!r})")
     elif value not in values:
         raise _invalid(f"{key} is one of {', '.join(values)} here (got {value!r})")

@@ -11,6 +11,7 @@ import struct
 
 import attrs
 
+from ...message.numbers import is_digits
 from ...world.address import Address
 from ...world.disk import Disk
 from ..errors import NoSuchNode
@@ -102,10 +103,10 @@ def _node_of(disk: Disk, root: str, peer: str | None) -> PeerId:
 def _open(disk: Disk, root: str, peer: PeerId, data_directory: str) -> Ledger:
     directory = f"{root}/{DIRECTORY_PREFIX}{peer}"
     data = data_directory or f"{directory}/data"
-    files = [name for name in disk.list_directory(data) if name.isdecimal()]
+    files = [name for name in disk.list_directory(data) if is_digits(name)]
     if not files:
         raise NoSuchNode(f"{data} holds no entries: a node without any can be started with itself alone in dLegerPeers")
-    index = [name for name in disk.list_directory(f"{directory}/index") if name.isdecimal()]
+    index = [name for name in disk.list_directory(f"{directory}/index") if is_digits(name)]
     index_size = disk.size(f"{directory}/index/{index[0]}") if index else INDEX_FILE_SIZE
     size = disk.size(posixpath.join(data, files[0]))
     return open_ledger(disk, LedgerFiles(directory, size, index_size, data_directory=data_directory))

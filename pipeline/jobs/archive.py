@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from ...message.checksum import crc32
 from ...message.message import MessageQueue
+from ...message.numbers import is_digits
 from ..catalog import Catalog, report_losses, resolve, subscribed
 from ..columns import Column, chosen
 from ..errors import BadOption, CorruptFile
@@ -392,7 +393,7 @@ class Destination:
 
         found = self.files.get_file_info(fs.FileSelector(f"{self.root}/{MANIFESTS}", allow_not_found=True))
         names = [info.base_name.removesuffix(".json") for info in found]
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if is_digits(name))
 
     def last(self) -> tuple[int, Offsets]:
         """Return number and end of the last finished round."""

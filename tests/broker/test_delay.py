@@ -11,7 +11,7 @@ import trio
 from ledgermq.broker.delay import DelayDelivery
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.ha.classic.commitlog import ClassicCommitLog
-from ledgermq.message.layout import encode_host
+from ledgermq.message.layout import encode_host, encode_records, topic_field
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import SCHEDULE_TOPIC
 from ledgermq.world.real import World, real_world
@@ -307,3 +307,97 @@ async def test_odd_properties_of_a_stored_message_hold_nothing_up(tmp_path: Path
 
         assert await delivered(desk) == [b"odd"]
         assert desk.peer().pulled("T1")[0].properties["a"] == "b\x01c"
+
+
+async def test_levels_that_are_removed_and_added_again_neither_lose_nor_repeat(tmp_path: Path) -> None:
+    """What waits at a level that the configuration no longer has is delivered when it is due, and once."""
+    world, clock = turned_by_hand()
+
+    def send(desk: Desk, part: bytes) -> None:
+        for level in ("1", "2", "3"):
+            desk.peer().send("T1", part + level.encode(), DELAY=level)
+
+    async with open_desk(tmp_path, world, message_delay_level="1s 5s 10s") as desk:
+        desk.broker.topics.put(TopicConfig("T1", 1, 1))
+        send(desk, b"a")
+        await desk.settled()
+        clock.now_ms += 10_000
+        assert await delivered(desk) == [b"a1", b"a2", b"a3"]
+        send(desk, b"b")
+        await desk.settled()
+    async with open_desk(tmp_path, world, message_delay_level="1s") as desk:
+        clock.now_ms += 9999
+        assert await delivered(desk) == [b"a1", b"a2", b"a3", b"b1", b"b2"]
+        clock.now_ms += 1
+        assert (await delivered(desk))[5:] == [b"b3"]
+    async with open_desk(tmp_path, world, message_delay_level="1s 5s 10s 20s") as desk:
+        clock.now_ms += 100_000
+        assert (await delivered(desk))[5:] == [b"b3"]
+
+
+async def test_a_replica_keeps_the_positions_of_levels_that_only_its_master_has(tmp_path: Path) -> None:
+    """Promoted with fewer levels, it delivers nothing again that its master has delivered."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world, message_delay_level="1s") as desk:
+        desk.broker.topics.put(TopicConfig("T1", 1, 1))
+        for body in (b"a", b"b"):
+            host = encode_host("127.0.0.1", 1)
+            properties = "DELAY\x013\x02REAL_TOPIC\x01T1\x02REAL_QID\x010\x02"
+            desk.broker.store.put([IncomingMessage(SCHEDULE_TOPIC, 2, body, properties, 0, 0, NOW, host)])
+        await desk.settled()
+
+        desk.broker.delay.load({"offsetTable": {"1": 0, "3": 1}})
+        clock.now_ms += 10_000
+
+        assert await delivered(desk) == [b"b"]
+        assert desk.broker.delay.offsets() == {1: 0, 3: 2}
+
+
+async def test_a_message_whose_queue_was_taken_away_comes_to_one_that_is_read(tmp_path: Path) -> None:
+    """The topic had eight queues when the message was delayed and has two when it is due."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 8, 8))
+        for queue_id in range(8):
+            desk.peer().send("T1", b"%d" % queue_id, queue_id, DELAY="1")
+        desk.broker.topics.put(TopicConfig("T1", 2, 2))
+        await desk.settled()
+        clock.now_ms += 1000
+
+        assert await delivered(desk) == [b"0", b"2", b"4", b"6"]
+        assert [message.body for message in desk.peer().pulled("T1", queueId=1)] == [b"1", b"3", b"5", b"7"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "comes"),
+    [
+        ("DELAY\x011\x02REAL_TOPIC\x01T1\x02REAL_QID\x010\x02", True),
+        (f"DELAY\x01{'9' * 5000}\x02REAL_TOPIC\x01T1\x02REAL_QID\x010\x02", True),
+        (f"DELAY\x011\x02REAL_TOPIC\x01T1\x02REAL_QID\x01{'9' * 5000}\x02", False),
+        ("DELAY\x01\u00b2\x02REAL_TOPIC\x01T1\x02REAL_QID\x01\uff10\x02", False),
+    ],
+    ids=["in order", "long level", "long queue", "other digits"],
+)
+@pytest.mark.parametrize("timestamp", [NOW, (1 << 63) - 1, -(1 << 63)])
+async def test_a_replicated_record_with_extreme_numbers_ends_no_task(
+    tmp_path: Path, properties: str, comes: bool, timestamp: int
+) -> None:
+    """A record may come from a master that checks less. Those behind it are delivered and new ones are stored."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 1, 1))
+        store = desk.broker.store
+        message = IncomingMessage(SCHEDULE_TOPIC, 0, b"odd", properties, 0, 0, NOW, encode_host("127.0.0.1", 1))
+        fields = [topic_field(SCHEDULE_TOPIC.encode())]
+        store.log.append(encode_records([message], fields, [0], timestamp, store.store_host))
+        store.dispatcher.wake()
+        await desk.settled()
+        store.take_up_next_offsets()
+        desk.peer().send("T1", b"a", DELAY="1")
+        await desk.settled()
+
+        for _ in range(3):  # the odd one may be due later than it says, and first hold up the other
+            clock.now_ms += 2 * 3_600_000
+            await delivered(desk)
+
+        assert await delivered(desk) == ([b"odd", b"a"] if comes else [b"a"])

@@ -172,3 +172,29 @@ async def test_the_largest_message_that_is_taken_can_be_delayed_retried_and_made
 
         assert [each.code for each in refused] == [ResponseCode.MESSAGE_ILLEGAL]
         assert "a retry adds up to 768" in (refused[0].remark or "")
+
+
+@pytest.mark.parametrize("field", ["e", "h", "f", "g", "j", "d", "l", "DELAY"])
+async def test_what_is_no_number_of_the_protocol_is_refused(tmp_path: Path, field: str) -> None:
+    """Python's `int` reads digits of other scripts and U+005F; the record would say what no other broker or client reads."""
+    async with open_desk(tmp_path) as desk:
+        peer = desk.peer()
+        desk.broker.topics.put(TopicConfig("%RETRY%g", 1, 1))
+        for text in ("\uff10", "\u0660", "\u00b2", "1_0", " ", "1" * 5000, "0x1", "1e3"):
+            fields: dict[str, Any] = {**FIELDS, "b": "%RETRY%g" if field == "l" else "T"}
+            fields |= {"i": f"DELAY\x01{text}\x02"} if field == "DELAY" else {field: text}
+
+            answer = peer.ask(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+
+            assert answer.code == ResponseCode.SYSTEM_ERROR, text
+        assert desk.broker.store.log.max_offset == 0
+
+
+async def test_a_broker_that_chooses_the_queue_chooses_one_that_is_read(tmp_path: Path) -> None:
+    """A topic whose read queues were reduced first still has more queues to write."""
+    async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T", 1, 16))
+
+        chosen = {desk.peer().send("T", queue_id=-1).ext["queueId"] for _ in range(16)}
+
+        assert chosen == {"0"}

@@ -13,6 +13,7 @@ from ledgermq.message.layout import decode_record
 from ledgermq.store.config import SCHEDULE_TOPIC
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
+from ledgermq.store.put_side import TIMESTAMP_LEAD_MS_MAX
 from ledgermq.store.statuses import GetStatus, PutStatus
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.workers import SimWorkers
@@ -188,3 +189,24 @@ async def test_a_store_that_must_not_take_messages_says_why(tmp_path: Path, flag
 
         assert batch.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
         assert expected in batch.remark
+
+
+async def test_a_clock_that_was_a_year_ahead_stamps_no_message_after_its_correction(tmp_path: Path) -> None:
+    """Small steps back are hidden, so that searches by time find their way; a long lead would hide the time of all messages."""
+    clock = SetClock()
+    start, year = clock.wall, 365 * 86_400_000
+    async with small_store(tmp_path, clock) as store:
+        for wall in (start, start + year, start + 1, start + 2, start + 2 - TIMESTAMP_LEAD_MS_MAX, start + 3):
+            clock.wall = wall
+            store.put([incoming()])
+        derive_all(store)
+
+        expected = [start, start + year, start + 1, start + 2, start + 2, start + 3]
+        assert [store.store_time("TopicTest", 1, offset) for offset in range(6)] == expected
+        clock.wall = start + year
+        store.put([incoming()])
+    clock.wall = start + 4
+    async with small_store(tmp_path, clock) as store:
+        store.put([incoming()])
+        derive_all(store)
+        assert store.store_time("TopicTest", 1, 7) == start + 4
