@@ -20,7 +20,7 @@ from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..world.clock import Clock
-from .clients import CLUSTERING, CONSUME_FROM_LAST_OFFSET, CONSUME_PASSIVELY, Consumers, Member, Producers
+from .clients import CLUSTERING, CONSUME_FROM_LAST_OFFSET, CONSUME_PASSIVELY, ConsumerGroup, Consumers, Member, Producers
 from .groups import GroupTable
 from .live_config import LiveConfig
 from .pull import expression_refusal
@@ -34,9 +34,11 @@ GROUPS_PER_HEARTBEAT_MAX = 1024
 CLIENT_ID_CHARACTERS_MAX = 512
 """The longest id of a client; a longer one is refused. RocketMQ's clients make it of address, process and instance name."""
 NOTIFIED_AT_ONCE_MAX = 64
-"""The most members that are notified in one turn of the event loop; larger groups are notified in several turns."""
+"""The most members that are notified in one turn of the event loop. If a change concerns more members, of one group or of many
+groups together, they are notified in several turns."""
 NOTICE_PAUSE_SECONDS = 0.1
-"""The pause before members of large groups are notified again; changes during the pause cause one notification."""
+"""The pause before members that were too many for one turn are notified again; changes during the pause cause one
+notification."""
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -52,7 +54,7 @@ class ClientRequests:
     producers: Producers
     close_connection: Callable[[ServerConnection], None]
     _to_notify: set[str] = attrs.field(factory=set[str])
-    """Large groups whose members must be notified to rebalance."""
+    """Groups whose members, too many for one turn, must be notified to rebalance."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -102,14 +104,16 @@ class ClientRequests:
         if (count := len(consumers) + len(producers)) > GROUPS_PER_HEARTBEAT_MAX:
             raise ValueError(f"{count} groups, {GROUPS_PER_HEARTBEAT_MAX} are allowed")
         refusal: RequestRefused | None = None  # of one group, whose other groups would otherwise expire
+        changed: list[str] = []
         for name, subscriptions, settings, topic_sys_flag in consumers:
             try:
                 self._admit(name, topic_sys_flag)
                 member = Member(connection, client_id, language, request.version, now, now_ms)
                 if self.consumers.register(name, member, subscriptions, settings):
-                    self.notify_group(name)
+                    changed.append(name)
             except RequestRefused as error:
                 refusal = refusal or RequestRefused(error.code, f"the consumer group {name}: {error.remark}")
+        self.notify_groups(changed)
         for name in producers:
             try:
                 self.producers.register(name, Member(connection, client_id, language, request.version, now, now_ms))
@@ -124,23 +128,27 @@ class ClientRequests:
         if config is not None and config.retry_queue_nums > 0 and not self.role.is_replica:
             self.topics.create_for_group(retry_topic(group), config.retry_queue_nums, topic_sys_flag)
 
-    def notify_group(self, group: str) -> None:
-        """Notify all consumers of a group that they must rebalance (request 40, oneway)."""
-        living = self.consumers.get(group)
-        if living is None or living.is_broadcasting or not self.config.now.notify_consumer_ids_changed_enable:
-            return
-        config = self.groups.get(group)
-        if config is not None and not config.notify_consumer_ids_changed_enable:
-            return
-        if len(living.members) <= NOTIFIED_AT_ONCE_MAX:
-            _notify(living.connections, group)
+    def notify_groups(self, groups: Iterable[str]) -> None:
+        """Notify all consumers of these groups that they must rebalance (request 40, oneway)."""
+        noticed = [living for group in groups if (living := self._noticed(group)) is not None]
+        if sum(len(living.members) for living in noticed) <= NOTIFIED_AT_ONCE_MAX:
+            for living in noticed:
+                _notify(living.connections, living.name)
             return
         # If many members leave together, each one would otherwise cause a notification of all the others.
-        self._to_notify.add(group)
+        self._to_notify.update(living.name for living in noticed)
         self._wake.set()
 
+    def _noticed(self, group: str) -> ConsumerGroup | None:
+        """The group, if it has members and they want to be notified."""
+        living = self.consumers.get(group)
+        if living is None or living.is_broadcasting or not self.config.now.notify_consumer_ids_changed_enable:
+            return None
+        config = self.groups.get(group)
+        return living if config is None or config.notify_consumer_ids_changed_enable else None
+
     async def run(self) -> None:
-        """Notify the members of large groups, a part of them in each turn, until cancelled."""
+        """Notify the members that were too many for one turn, a part of them in each turn, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -159,7 +167,7 @@ class ClientRequests:
         if producer_group:
             self.producers.unregister(producer_group, connection, client_id)
         if consumer_group and self.consumers.unregister(consumer_group, connection, client_id):
-            self.notify_group(consumer_group)
+            self.notify_groups((consumer_group,))
         return request.response()
 
     def consumer_list(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
@@ -171,14 +179,12 @@ class ClientRequests:
 
     def connection_closed(self, connection: ServerConnection) -> None:
         self.producers.drop(connection)
-        for group in self.consumers.drop(connection):
-            self.notify_group(group)
+        self.notify_groups(self.consumers.drop(connection))
 
     def expire(self, now: float) -> None:
         """Remove clients that have sent no heartbeat for too long, and close their connections."""
         expired = self.consumers.expire(now)
-        for group in expired.groups:
-            self.notify_group(group)
+        self.notify_groups(expired.groups)
         for connection in dict.fromkeys((*expired.connections, *self.producers.expire(now))):
             self.close_connection(connection)
 

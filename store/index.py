@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
 
+import attrs
+
 from ..message.numbers import is_digits
 from ..world.clock import Clock
 from ..world.disk import Disk
@@ -24,6 +26,9 @@ from .recovery_mark import PartialIndex
 log = get_logger(__name__)
 
 NAME_DIGITS = 17
+SEARCHED_PER_STEP = 10_000
+"""How many entries one step of a search reads, which takes about 7 ms. A common key may have millions of entries, and all that
+are newer than the time of the search are read first."""
 
 
 class IndexFiles:
@@ -164,16 +169,23 @@ class IndexFiles:
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
         """Physical offsets, ascending, of the up to `count_max` newest records stored in that time whose key has the same hash.
 
-        Times are exact to the second: a record that was stored in the second of `begin_ms`, but earlier, is found too.
+        Times are exact to the second: a record that was stored in the second of `begin_ms`, but earlier, is found too. All
+        entries of the key are read at once; `search` reads them in steps.
         """
-        wanted = key_hash(topic, key)
-        found: list[int] = []
+        search = self.search(topic, key, count_max, begin_ms, end_ms)
+        while not search.step():
+            pass
+        return search.offsets
+
+    def search(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> IndexSearch:
+        """Begin to search as `query` does, in steps between which records may be indexed and files may be deleted."""
+        files: list[IndexFile] = []
         for index in reversed(self.files):
             if index.meets(begin_ms, end_ms):
-                index.collect(wanted, count_max, begin_ms, end_ms, found)
-            if index.begin_timestamp < begin_ms or len(found) >= count_max:
+                files.append(index)
+            if index.begin_timestamp < begin_ms:
                 break
-        return sorted(set(found))
+        return IndexSearch(self, key_hash(topic, key), count_max, begin_ms, end_ms, files)
 
     def expire(self, min_physical_offset: int) -> list[str]:
         """Delete files whose records have all left the log, never the last one; returns their names."""
@@ -293,6 +305,43 @@ class IndexFiles:
         for index in self.files:
             index.close()
         self.files.clear()
+
+
+@attrs.define(eq=False)
+class IndexSearch:
+    """The search for records by key, from the newest to the oldest entry."""
+
+    index: IndexFiles
+    wanted: int
+    """The hash of the key."""
+    count_max: int
+    begin_ms: int
+    end_ms: int
+    _files: list[IndexFile]
+    """The files that are not searched yet, newest first; entries that are added later are not found."""
+    _number: int = 0
+    """The next entry in the first of these files; 0 if its chain has not been looked up."""
+    _found: list[int] = attrs.field(factory=list[int])
+
+    def step(self, entries_max: int = SEARCHED_PER_STEP) -> bool:
+        """Read at most `entries_max` entries; returns whether the search is complete."""
+        while self._files and len(self._found) < self.count_max:
+            file = self._files[0]
+            if file in self.index.files:  # else its records have left the log, and it is closed
+                number = self._number or file.newest_entry(self.wanted % file.slot_count)
+                self._number = file.collect(
+                    self.wanted, number, self.count_max, self.begin_ms, self.end_ms, self._found, entries_max
+                )
+                if self._number:
+                    return False
+            self._files.pop(0)
+            self._number = 0
+        return True
+
+    @property
+    def offsets(self) -> list[int]:
+        """The physical offsets found so far, ascending."""
+        return sorted(set(self._found))
 
 
 def _following(name: str) -> str:

@@ -178,21 +178,32 @@ class IndexFile:
         """Whether the file may have records of that time."""
         return self.begin_timestamp <= end_ms and self.end_timestamp >= begin_ms
 
-    def collect(self, wanted: int, count_max: int, begin_ms: int, end_ms: int, found: list[int]) -> None:
-        """Add offsets of entries with the hash `wanted`, newest first, until `found` holds `count_max`."""
+    def collect(
+        self, wanted: int, number: int, count_max: int, begin_ms: int, end_ms: int, found: list[int], entries_max: int
+    ) -> int:
+        """Add offsets of entries with the hash `wanted`, newest first, until `found` holds `count_max`.
+
+        Args:
+            number: the entry to begin at; entries of other hashes are in the same chain.
+            entries_max: how many entries of the chain are read at most.
+
+        Returns: the entry to continue at, 0 if there is none.
+        """
         unpack_entry, view = ENTRY.codec.unpack_from, self.view
-        number = self.newest_entry(wanted % self.slot_count)
-        while number > 0 and len(found) < count_max:
+        for _ in range(entries_max):
+            if number <= 0 or len(found) >= count_max:
+                return 0
             value, offset, seconds, previous = unpack_entry(view, self.entries_at + number * ENTRY.size)
             # Seconds were rounded down: the record of this entry was stored in the second from `earliest` on.
             earliest = self.begin_timestamp + seconds * 1000
             if seconds < 0 or earliest + 999 < begin_ms:
-                return
+                return 0
             if value == wanted and earliest <= end_ms:
                 found.append(offset)
             if previous >= number:
-                return
+                return 0
             number = previous
+        return number
 
     def rewind(self, next_entry: int) -> None:
         """Let only the entries before `next_entry` count, which are on the medium.

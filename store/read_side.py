@@ -10,6 +10,7 @@ import attrs
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import span_of, topic_of
 from .consumequeue import UNIT, UNIT_SIZE, Unit
+from .index import IndexSearch
 from .parts import StoreParts
 from .statuses import GetStatus
 
@@ -214,10 +215,19 @@ class ReadSide(StoreParts):
 
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Records by key, oldest first; hash collisions are left in, as RocketMQ does, for the client to drop."""
-        if self.index is None:
-            return QueryResult([], 0, 0)
+        search = self.search(topic, key, count_max, begin_ms, end_ms)
+        while search is not None and not search.step():
+            pass
+        return self.found(search)
+
+    def search(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> IndexSearch | None:
+        """Begin to search as `query` does, in steps; None if this store has no index. `found` returns the records."""
         count_max = min(count_max, self.config.max_msgs_num_batch)
-        found = (self.message_at(offset) for offset in self.index.query(topic, key, count_max, begin_ms, end_ms))
-        return QueryResult(
-            [record for record in found if record is not None], self.index.end_timestamp, self.index.end_physical_offset
-        )
+        return self.index.search(topic, key, count_max, begin_ms, end_ms) if self.index is not None else None
+
+    def found(self, search: IndexSearch | None) -> QueryResult:
+        """The records that a search has found and that are still in the log."""
+        if self.index is None or search is None:
+            return QueryResult([], 0, 0)
+        records = [record for offset in search.offsets if (record := self.message_at(offset)) is not None]
+        return QueryResult(records, self.index.end_timestamp, self.index.end_physical_offset)

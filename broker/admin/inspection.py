@@ -75,7 +75,7 @@ class _QueueTable:
                 if sums is not None:
                     sums.update(numbers)
             if self.room < 0:
-                raise _too_long()
+                raise too_long()
 
     @property
     def joined(self) -> bytes:
@@ -105,7 +105,6 @@ class Inspection:
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handlers."""
         answers: tuple[tuple[RequestCode, Answer], ...] = (
-            (RequestCode.QUERY_CORRECTION_OFFSET, self.correction_offsets),
             (RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumer_connections),
             (RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producer_connections),
             (RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers),
@@ -124,6 +123,7 @@ class Inspection:
             RequestCode.GET_CONSUME_STATS: self.consume_stats,
             RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.consume_time_spans,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.correction_offsets,
         }
         dispatcher.register_long({code: _waiting_handler(handler) for code, handler in slow.items()})
 
@@ -245,23 +245,25 @@ class Inspection:
             spans += [orjson.dumps(span(queue_id)) for queue_id in piece]
             size += sum(map(len, spans[-len(piece) :]))
             if size > ANSWER_BYTES_MAX:
-                raise _too_long()
+                raise too_long()
         return {"consumeTimeSpanSet": orjson.Fragment(b"[" + b",".join(spans) + b"]")}
 
-    def correction_offsets(self, request: RemotingCommand) -> Any:
+    async def correction_offsets(self, request: RemotingCommand) -> Any:
         """308: the lowest offset of the topic's groups on each queue; Long.MAX if that of the compared group is lower."""
         topic, compared = request.text("topic"), request.text("compareGroup")
         offsets, store = self.offsets, self.store
         without = {name.strip() for name in request.text("filterGroups", "").split(",")}
+        groups = offsets.groups_of(topic) - without
         lowest: dict[int, int] = {}
-        for group in offsets.groups_of(topic) - without:
-            for queue_id, offset in offsets.of(group, topic).items():
+        async for piece in in_slices(row for group in groups for row in offsets.of(group, topic).items()):
+            for queue_id, offset in piece:
                 if offset >= store.min_offset(topic, queue_id):
                     lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
-        for queue_id, offset in offsets.of(compared, topic).items():
-            if lowest.get(queue_id, -1) > offset:
-                lowest[queue_id] = LONG_MAX
-        return {"correctionOffsets": lowest}
+        entries: list[bytes] = []
+        below = {queue_id for queue_id, offset in offsets.of(compared, topic).items() if lowest.get(queue_id, -1) > offset}
+        async for rows in in_slices(sorted(lowest.items())):
+            entries += [b"%d:%d" % (queue_id, LONG_MAX if queue_id in below else offset) for queue_id, offset in rows]
+        return {"correctionOffsets": orjson.Fragment(b"{" + b",".join(entries) + b"}")}
 
     # ---------------------------------------------------------------- clients
 
@@ -354,7 +356,8 @@ class Inspection:
         return (MessageQueue(topic, broker_name, queue_id) for queue_id in range(count))
 
 
-def _too_long() -> RequestRefused:
+def too_long() -> RequestRefused:
+    """The refusal of an answer with more than `ANSWER_BYTES_MAX` bytes."""
     return RequestRefused(ResponseCode.SYSTEM_ERROR, f"the answer would have more than {ANSWER_BYTES_MAX} bytes")
 
 

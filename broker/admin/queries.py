@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import trio
 
 from ...message.json import dumps
 from ...remoting.codes import RequestCode, ResponseCode
@@ -29,26 +30,35 @@ class Queries:
     config: LiveConfig
     store: MessageStore
     consumers: Consumers
+    _searching: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held by the search that reads entries in this turn of the event loop."""
 
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handlers."""
-        dispatcher.register(RequestCode.QUERY_MESSAGE, self.by_key)
+        dispatcher.register_waiting(RequestCode.QUERY_MESSAGE, self.by_key)
         dispatcher.register(RequestCode.VIEW_MESSAGE_BY_ID, self.by_position)
         dispatcher.register(RequestCode.QUERY_CONSUME_QUEUE, self.queue_entries)
 
-    def by_key(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    async def by_key(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
         """12: the records whose KEYS or UNIQ_KEY contain the key, as many as fit one frame."""
         count_max = request.integer("maxNum")
         if request.boolean("_UNIQUE_KEY_QUERY"):
             count_max = self.config.now.default_query_max_num
         self.store.catch_up()
-        result = self.store.query(
+        search = self.store.search(
             request.text("topic"),
             request.text("key"),
             count_max,
             request.integer("beginTimestamp"),
             request.integer("endTimestamp"),
         )
+        is_complete = search is None
+        while search is not None and not is_complete:
+            if connection.is_given_up:
+                return None
+            async with self._searching:  # the searches of all clients take turns
+                is_complete = search.step()
+        result = self.store.found(search)
         ext = {
             "indexLastUpdatePhyoffset": result.last_update_offset,
             "indexLastUpdateTimestamp": result.last_update_ms,

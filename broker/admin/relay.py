@@ -32,7 +32,7 @@ from ..groups import GroupTable
 from ..live_config import LiveConfig
 from ..offsets import ConsumerOffsets
 from ..topics import TopicTable
-from .inspection import QUEUES_PER_TURN, not_online
+from .inspection import ANSWER_BYTES_MAX, QUEUES_PER_TURN, not_online, too_long
 
 log = get_logger(__name__)
 
@@ -40,6 +40,10 @@ CREDENTIALS = frozenset(("AccessKey", "Signature", "SecurityToken"))
 """The signature of an administrator's tool, which is meant for the broker only and is not sent to clients."""
 CALL_SECONDS = 10.0
 """How long a client may take to answer before the request fails, as in RocketMQ; tools wait a little longer."""
+ASKED_PER_TURN = 64
+"""The most consumers to which a request is sent in one turn of the event loop."""
+RESET_BYTES_PER_TURN = 4 << 20
+"""The most bytes of resets that are sent in one turn of the event loop; a reset of many queues has more than a megabyte."""
 LATEST = -1
 """As the timestamp of a reset, this means the end of the queue; as a queue or offset, that none is given."""
 
@@ -62,7 +66,7 @@ class Relay:
         """Register the handlers."""
         dispatcher.register_waiting(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info)
         dispatcher.register_waiting(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
-        dispatcher.register_waiting(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status)
+        dispatcher.register_long({RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status})
         dispatcher.register_long({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offsets})
 
     # ---------------------------------------------------------------- passed on unchanged
@@ -112,22 +116,26 @@ class Relay:
         living = self.consumers.get(group)
         if living is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no consumer of the group {group!r} is connected")
-        tables: dict[str, dict[MessageQueue, Any]] = {}
+        members = [member for member in living.members.values() if not wanted or wanted == member.client_id]
+        tables = _StatusTables(group, ANSWER_BYTES_MAX)
         async with trio.open_nursery() as nursery:
-            for member in living.members.values():
-                if not wanted or wanted == member.client_id:
-                    nursery.start_soon(self._ask_status, member, group, topic, tables)
-        return request.response(body=dumps({"consumerTable": tables, "messageQueueTable": {}}))
+            async for piece in in_slices(members, ASKED_PER_TURN):
+                for member in piece:
+                    nursery.start_soon(self._ask_status, member, topic, tables, nursery.cancel_scope)
+        if tables.room < 0:
+            raise too_long()
+        return request.response(body=dumps({"consumerTable": tables.encoded, "messageQueueTable": {}}))
 
-    async def _ask_status(self, member: Member, group: str, topic: str, tables: dict[str, dict[MessageQueue, Any]]) -> None:
-        command = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group})
+    async def _ask_status(self, member: Member, topic: str, tables: _StatusTables, asking: trio.CancelScope) -> None:
+        command = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": tables.group})
         try:
             answer = await member.connection.call(command, CALL_SECONDS)
-            body = cast("dict[str, Any]", _json_of(answer) if answer.code == ResponseCode.SUCCESS and answer.body else {})
-            offsets = cast("dict[str, Any]", body.get("messageQueueTable") or {})
-            tables[member.client_id] = {message_queue_of(key): long_of(offset) for key, offset in offsets.items()}
+            tables.room -= len(answer.body)
+            if tables.room < 0:
+                asking.cancel()
+            await tables.take(member.client_id, answer)
         except (CallTimeout, ConnectionLost, JsonError, AttributeError, TypeError, ValueError) as error:
-            log.warning("consumer_status_missing", group=group, client_id=member.client_id, reason=str(error))
+            log.warning("consumer_status_missing", group=tables.group, client_id=member.client_id, reason=str(error))
 
     async def reset_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """222: reset a group to a time, or one queue to an offset.
@@ -159,7 +167,7 @@ class Relay:
         if living is None:
             refusal = not_online(group)
             raise RequestRefused(refusal.code, f"{refusal.remark}; its stored offsets on {topic} were reset")
-        self._send_reset(living, request, table, orjson.Fragment(b"[%b]" % b",".join(listed)))
+        await self._send_reset(living, request, table, orjson.Fragment(b"[%b]" % b",".join(listed)))
         return request.response(body=dumps({"offsetTable": table}))
 
     def _queues_to_reset(self, request: RemotingCommand, group: str, topic: str) -> Sequence[int]:
@@ -198,7 +206,7 @@ class Relay:
                 targets[queue_id] = min(target, committed[queue_id])
         return targets
 
-    def _send_reset(
+    async def _send_reset(
         self, living: ConsumerGroup, request: RemotingCommand, table: orjson.Fragment, queues: orjson.Fragment
     ) -> None:
         ext = {
@@ -210,11 +218,41 @@ class Relay:
         body = dumps({"offsetTable": table})
         # The C++ client reads only a list.
         listed = dumps({"offsetTable": queues})
-        for member in living.members.values():
-            command = RemotingCommand(
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), listed if member.language == "CPP" else body
-            )
-            member.connection.notify(command)
+        # The request names no client, so one is enough for all clients of a connection.
+        languages = {member.connection: member.language for member in living.members.values()}
+        per_turn = max(min(RESET_BYTES_PER_TURN // len(body), ASKED_PER_TURN), 1)
+        async for piece in in_slices(languages.items(), per_turn):
+            for connection, language in piece:
+                content = listed if language == "CPP" else body
+                connection.notify(RemotingCommand(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), content))
+
+
+@attrs.define(eq=False)
+class _StatusTables:
+    """The offsets that the consumers of a group report, encoded one consumer per turn of the event loop."""
+
+    group: str
+    room: int
+    """How many bytes of answers may still come; the encoded ones are about as long."""
+    _entries: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
+    _taking: trio.Lock = attrs.field(factory=trio.Lock)
+
+    async def take(self, client_id: str, answer: RemotingCommand) -> None:
+        """Add the answer of a consumer.
+
+        Raises:
+            JsonError, AttributeError, TypeError, ValueError: it is not a table of offsets. Nothing was added.
+        """
+        async with self._taking:
+            body = cast("dict[str, Any]", _json_of(answer) if answer.code == ResponseCode.SUCCESS and answer.body else {})
+            offsets = cast("dict[str, Any]", body.get("messageQueueTable") or {})
+            table = {message_queue_of(key): long_of(offset) for key, offset in offsets.items()}
+            self._entries[client_id] = dumps({client_id: table})[1:-1]
+
+    @property
+    def encoded(self) -> orjson.Fragment:
+        """The tables of all consumers, by client id."""
+        return orjson.Fragment(b"{%b}" % b",".join(self._entries[client_id] for client_id in sorted(self._entries)))
 
 
 def _fields_for_client(request: RemotingCommand) -> dict[str, str]:

@@ -16,6 +16,7 @@ from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
 from .desk import Peer, open_desk, until
+from .turns import counted
 
 Code = ResponseCode
 
@@ -286,3 +287,46 @@ async def test_a_group_that_is_refused_does_not_take_the_others_of_its_client_al
         assert members(peer, "known") == ["c1"]
         assert members(peer, "new") == Code.SYSTEM_ERROR
         assert [member.client_id for member in desk.broker.producers.members("p2")] == ["c1"]
+
+
+async def test_members_of_many_small_groups_are_notified_in_several_turns(tmp_path: Path) -> None:
+    """A client with members in many groups comes and goes: each change concerns more members than one turn notifies."""
+    groups = [f"g{n}" for n in range(100)]
+    async with open_desk(tmp_path) as desk:
+        others, newest = [desk.peer() for _ in range(4)], desk.peer()
+        for at, peer in enumerate(others):
+            beat(peer, groups, f"c{at}")
+        await heard(others, groups)
+
+        with counted(lambda: sum(map(pending_frames, others))) as turns:
+            beat(newest, groups, "c4")
+            await heard(others, groups)
+            newest.close()
+            await heard(others, groups)
+
+        assert 0 < turns.most <= NOTIFIED_AT_ONCE_MAX
+
+
+def beat(peer: Peer, groups: list[str], client_id: str) -> None:
+    """Send one heartbeat for all these groups."""
+    consumers = [{"groupName": group, "subscriptionDataSet": [{"topic": "T1", "subString": "*"}]} for group in groups]
+    assert peer.ask(RequestCode.HEART_BEAT, None, {"clientID": client_id, "consumerDataSet": consumers}).code == Code.SUCCESS
+
+
+def pending_frames(peer: Peer) -> int:
+    """How many frames wait to be read by a client."""
+    return len(peer.connection._outgoing)  # pyright: ignore[reportPrivateUsage]
+
+
+async def heard(peers: list[Peer], groups: list[str]) -> None:
+    """Wait until each of these clients was notified of all these groups, and nothing more is to be notified."""
+    found = {peer: set[str]() for peer in peers}
+
+    def all_have_heard() -> bool:
+        for peer in peers:
+            found[peer].update(notices(peer))
+        return all(len(found[peer]) == len(groups) for peer in peers)
+
+    await until(all_have_heard)
+    await trio.sleep(2 * NOTICE_PAUSE_SECONDS)
+    assert not any(pending_frames(peer) for peer in peers)

@@ -345,3 +345,24 @@ def test_every_key_put_is_found_whatever_the_batches(keys: list[list[str]], data
         for key in {key for some in keys for key in some}:
             expected = [n for n, some in enumerate(keys) if key in some]
             assert index.query("T", key, 1000, *FOREVER) == expected
+
+
+def test_a_search_in_steps_finds_what_a_query_finds_while_files_come_and_go(index: IndexFiles) -> None:
+    """Newer entries are not part of it, and of a file that has expired meanwhile nothing more is."""
+    index.put_batch([("T", "", "k", n * 100, 1000 + n) for n in range(50)])
+    first = index.search("T", "k", 64, *FOREVER)
+    before = index.query("T", "k", 64, *FOREVER)
+
+    assert not first.step(7)
+    index.put_batch([("T", "", "k", n * 100, 1000 + n) for n in range(50, 60)])
+    while not first.step(7):
+        pass
+    assert first.offsets == before
+
+    before, second = index.query("T", "k", 64, *FOREVER), index.search("T", "k", 64, *FOREVER)
+    assert not second.step(7)
+    kept = index.files[1].begin_physical_offset
+    index.expire(kept + 1)
+    while not second.step(7):
+        pass
+    assert second.offsets == [offset for offset in before if offset >= kept]

@@ -14,7 +14,9 @@ from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.message.layout import decode_record
 from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.world.slices import SLICE_ITEMS
 
+from ..turns import counted
 from .desk import Desk, connection_from, open_desk
 
 
@@ -190,13 +192,34 @@ async def test_correction_offsets_are_the_lowest_of_the_other_groups(desk: Desk)
         offsets.commit(group, "T1", 0, offset)
 
     asked = {"topic": "T1", "compareGroup": "g1"}
-    everyone = desk.read(RequestCode.QUERY_CORRECTION_OFFSET, asked)
-    without = desk.read(RequestCode.QUERY_CORRECTION_OFFSET, asked | {"filterGroups": "g3"})
-    lower = desk.read(RequestCode.QUERY_CORRECTION_OFFSET, asked | {"compareGroup": "g3", "filterGroups": "g3"})
+    everyone = await desk.read_waiting(RequestCode.QUERY_CORRECTION_OFFSET, asked)
+    without = await desk.read_waiting(RequestCode.QUERY_CORRECTION_OFFSET, asked | {"filterGroups": "g3"})
+    lower = await desk.read_waiting(RequestCode.QUERY_CORRECTION_OFFSET, asked | {"compareGroup": "g3", "filterGroups": "g3"})
 
     assert everyone == {"correctionOffsets": {"0": 1}}
     assert without == {"correctionOffsets": {"0": 3}}
     assert lower == {"correctionOffsets": {"0": 2**63 - 1}}
+
+
+async def test_correction_offsets_of_many_groups_and_queues_take_several_turns(desk: Desk) -> None:
+    """The offsets of forty groups on a wide topic are not all compared in one turn of the event loop."""
+    store, looked_up = desk.broker.store, 0
+
+    def min_offset(_self: object, _topic: str, _queue_id: int) -> int:
+        nonlocal looked_up
+        looked_up += 1
+        return 0
+
+    for group in range(40):
+        for queue_id in range(200):
+            desk.broker.offsets.commit(f"g{group}", "T1", queue_id, 100 + group)
+
+    with pytest.MonkeyPatch.context() as patch, counted(lambda: looked_up) as turns:
+        patch.setattr(type(store), "min_offset", min_offset)
+        found = await desk.read_waiting(RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "T1", "compareGroup": "none"})
+
+    assert found == {"correctionOffsets": {str(queue_id): 100 for queue_id in range(200)}}
+    assert (looked_up, turns.most) == (8000, SLICE_ITEMS)
 
 
 async def test_living_consumers_are_listed(desk: Desk) -> None:

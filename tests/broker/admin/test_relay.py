@@ -10,9 +10,11 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from ledgermq.broker.admin import relay
 from ledgermq.broker.admin.inspection import QUEUES_PER_TURN
+from ledgermq.broker.subscription import Subscription
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import dumps, loads
 from ledgermq.message.layout import decode_records
@@ -21,8 +23,10 @@ from ledgermq.message.units import PhysicalOffset, QueueId
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import ONEWAY_FLAG, RemotingCommand, Wire, encode_frame
 from ledgermq.remoting.dispatcher import BODY_BYTES_MAX
+from ledgermq.remoting.server import ServerConnection
 from ledgermq.testing.logs import capture_logs
 
+from ..turns import counted
 from .desk import Desk, RecordedConnection, next_sent, open_desk, sent
 
 
@@ -167,6 +171,62 @@ async def test_consumers_tell_where_they_stand(desk: Desk) -> None:
     assert clients[0].asked.ext == {"topic": "T1", "group": "g1"}
 
 
+async def test_many_consumers_are_asked_and_their_answers_read_in_several_turns(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many answers arrive together, each turn reads one, and each sends requests to a part of the group."""
+    body, asked, read = dumps({"messageQueueTable": {queue(0): 5}}), 0, 0
+    json_of = relay._json_of  # pyright: ignore[reportPrivateUsage]
+
+    async def call(_: ServerConnection, request: RemotingCommand, _seconds: float) -> RemotingCommand:
+        nonlocal asked
+        asked += 1
+        await all_asked.wait()
+        return request.response(body=body)
+
+    def reading(answer: RemotingCommand) -> Any:
+        nonlocal read
+        read += 1
+        return json_of(answer)
+
+    all_asked = trio.Event()
+    monkeypatch.setattr(RecordedConnection, "call", call)
+    monkeypatch.setattr(relay, "_json_of", reading)
+    for n in range(300):
+        desk.consumer("g1", "T1", client_id=f"c-{n}", port=50_000)
+
+    with counted(lambda: asked) as asking, counted(lambda: read) as reads:
+        async with trio.open_nursery() as nursery:
+
+            async def let_answer() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                all_asked.set()
+
+            nursery.start_soon(let_answer)
+            answer = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "T1", "group": "g1"})
+
+    assert len(loads(answer.body)["consumerTable"]) == asked == read == 300
+    assert (asking.most, reads.most) == (relay.ASKED_PER_TURN, 1)
+
+
+async def test_answers_of_consumers_that_are_too_long_together_are_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to the tool would not fit a frame, and meanwhile all of them would be in memory."""
+    monkeypatch.setattr(relay, "ANSWER_BYTES_MAX", 1000)
+
+    async def call(_: ServerConnection, request: RemotingCommand, _seconds: float) -> RemotingCommand:
+        await trio.lowlevel.checkpoint()
+        return request.response(body=dumps({"messageQueueTable": {queue(at): 5 for at in range(10)}}))
+
+    monkeypatch.setattr(RecordedConnection, "call", call)
+    for n in range(30):
+        desk.consumer("g1", "T1", client_id=f"c-{n}", port=50_000)
+
+    answer = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "T1", "group": "g1"})
+
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "bytes" in (answer.remark or "")
+
+
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'{"messageQueueTable":{"x":1}}'])
 async def test_consumer_that_answers_nonsense_is_left_out(desk: Desk, body: bytes) -> None:
     """One client's bad answer does not spoil the others'."""
@@ -250,6 +310,22 @@ async def test_a_topic_of_many_queues_is_reset_in_slices(desk: Desk) -> None:
 
     assert max(after - before for before, after in pairwise(turns)) <= 3 * QUEUES_PER_TURN  # the order of tasks is random
     assert len(desk.broker.offsets.of("g1", "T1")) == 5000
+
+
+async def test_a_reset_is_sent_to_many_consumers_in_several_turns_and_once_to_each_connection(desk: Desk) -> None:
+    """A reset of a wide topic has a megabyte; thousands of consumers get it in turns, those of one connection once."""
+    await three_messages(desk)
+    connections = [desk.consumer("g1", "T1", client_id=f"c-{n}", port=50_000 + n) for n in range(200)]
+    members = list(desk.broker.consumers.groups["g1"].members.values())
+    for member in members[:50]:
+        twin = attrs.evolve(member, client_id=f"twin of {member.client_id}")
+        desk.broker.consumers.register("g1", twin, [Subscription.parse("T1", "TagA", 5)])
+
+    with counted(lambda: sum(len(connection.frames) for connection in connections)) as turns:
+        await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
+
+    assert [len(connection.frames) for connection in connections] == [1] * 200
+    assert turns.most == relay.ASKED_PER_TURN
 
 
 async def test_cpp_consumer_gets_its_offsets_as_a_list(desk: Desk) -> None:
