@@ -361,7 +361,7 @@ class Broker:
     async def _rebuild(self, _old: RoleState, new: RoleState) -> None:
         if new.role.takes_puts:
             self.locks.lead(self.world.clock.monotonic())
-            self.commits.keep_inside_queues()
+            await self.commits.keep_inside_queues()
             adopt_stored(self.topics, self.store, has_every_change=self.replicated is not None)
 
     async def _serve(self, _old: RoleState, _new: RoleState) -> None:

@@ -8,6 +8,7 @@ import attrs
 
 from ..store.message_store import MessageStore
 from ..world.events import get_logger
+from ..world.slices import in_slices
 from .offsets import ConsumerOffsets
 from .role import LiveRole
 
@@ -41,9 +42,12 @@ class Commits:
         if moved := self.offsets.keep_inside(ends):
             log.warning("consumer_offsets_moved_back", messages=moved)
 
-    def keep_inside_queues(self) -> None:
+    async def keep_inside_queues(self) -> None:
         """Move every group back whose offset is beyond the end of a queue, because this broker becomes master."""
-        table = self.offsets.table
-        self.queues_cut(
-            {(topic, at): self.store.max_offset(topic, at) for (topic, _), queues in table.items() for at in queues}
-        )
+        async for keys in in_slices(self.offsets.entries()):
+            ends: dict[tuple[str, int], int] = {}
+            for topic, group, queue_id in keys:
+                offset, end = self.offsets.query(group, topic, queue_id), self.store.max_offset(topic, queue_id)
+                if offset is not None and offset > end:
+                    ends[topic, queue_id] = end
+            self.queues_cut(ends)

@@ -8,7 +8,7 @@ tables of a node that does not lead hold the same. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 import orjson
@@ -29,6 +29,7 @@ from .topics import TopicConfig, TopicTable
 
 Forbidden = dict[str, dict[str, int]]
 """The forbidden bits by group and topic."""
+_Value = TypeVar("_Value")
 
 
 @attrs.define(eq=False, repr=False)
@@ -54,18 +55,26 @@ class DerivedTables:
         self.forbidden = dict(self.group_table.forbidden)
         self.changed()
 
-    def apply(self, control: Control) -> None:
-        """Apply an event of the log.
+    def apply(self, control: Control, *, follows: bool) -> None:
+        """Apply an event of the log, and its changes to the tables of a node that `follows` the leader.
 
         Raises:
             CorruptRecord, KeyError, TypeError, ValueError: the event cannot be read. Nothing was changed.
         """
         if control.kind == TOPICS_CHANGED:
-            self.topics.update({config.topic_name: config for config in topics_of(control)})
+            topics = {config.topic_name: config for config in topics_of(control)}
+            if follows and (names := changed_names(topics, self.topic_table.topics)):
+                self.topic_table.put(*[topics[name] for name in names], bounded=False)
+            self.topics.update(_same_objects(topics, self.topic_table.topics))
             self._topics_changed()
         elif control.kind == GROUPS_CHANGED:
-            groups, forbidden = groups_of(control), forbidden_of(control)
-            self.groups.update({config.group_name: config for config in groups})
+            groups, forbidden = {config.group_name: config for config in groups_of(control)}, forbidden_of(control)
+            if follows:
+                if names := changed_names(groups, self.group_table.groups):
+                    self.group_table.put(*[groups[name] for name in names], bounded=False)
+                for group, bits in forbidden.items():
+                    self.group_table.put_forbidden(group, bits, bounded=False)
+            self.groups.update(_same_objects(groups, self.group_table.groups))
             self.forbidden.update(forbidden)
             self._groups_changed()
         elif control.kind == TOPIC_DELETED:
@@ -106,12 +115,12 @@ class DerivedTables:
         topics, groups = self.topic_table, self.group_table
         for name in sorted(topics.topics.keys() - self.topics.keys()):
             topics.delete(name)
-        if configs := [config for name, config in self.topics.items() if topics.topics.get(name) != config]:
-            topics.put(*configs, bounded=False)
+        if names := changed_names(self.topics, topics.topics):
+            topics.put(*[self.topics[name] for name in names], bounded=False)
         for group in sorted(groups.groups.keys() - self.groups.keys()):
             groups.delete(group)
-        if settings := [config for name, config in self.groups.items() if groups.groups.get(name) != config]:
-            groups.put(*settings, bounded=False)
+        if names := changed_names(self.groups, groups.groups):
+            groups.put(*[self.groups[name] for name in names], bounded=False)
         for group in sorted(groups.forbidden.keys() | self.forbidden.keys()):
             if groups.forbidden.get(group) != (bits := self.forbidden.get(group, {})):
                 groups.put_forbidden(group, bits, bounded=False)
@@ -144,6 +153,16 @@ class DerivedTables:
             "forbiddenTable": orjson.Fragment(orjson.dumps(self.forbidden)),
             "subscriptionGroupTable": orjson.Fragment(orjson.dumps(entries)),
         }
+
+
+def changed_names(now: Mapping[str, _Value], known: Mapping[str, _Value]) -> list[str]:
+    """The names whose values differ. Most values are the same objects in both tables, and need no comparison."""
+    return [name for name, value in now.items() if (old := known.get(name)) is not value and old != value]
+
+
+def _same_objects(values: Mapping[str, _Value], table: Mapping[str, _Value]) -> dict[str, _Value]:
+    """The values, or those of the table that are equal to them, for `changed_names`."""
+    return {name: table[name] if table.get(name) == value else value for name, value in values.items()}
 
 
 def topics_of(control: Control) -> list[TopicConfig]:

@@ -24,7 +24,7 @@ from ..ha.raft.settings import Settings
 from ..ha.raft.units import PeerId
 from ..message.units import MASTER_ID
 from ..remoting.codes import RequestCode
-from ..store.errors import StoreError
+from ..store.errors import NotWritable, StoreError
 from ..world.address import is_loopback_host
 from ..world.events import get_logger
 from ..world.supervision import keep_running
@@ -213,14 +213,19 @@ class DLedgerReplication(Replication[DLedgerNode]):
         with scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_running, "appending of commits", self.replicated.run)
-                nursery.start_soon(keep_running, "appending the ends of queues", self._append_queue_ends)
+                nursery.start_soon(keep_running, "appending the ends of queues and the tables", self._append_missing)
 
-    async def _append_queue_ends(self) -> None:
+    async def _append_missing(self) -> None:
         """Append the ends of queues and the tables, until a node that begins with this log's first entry has all of them."""
-        ends = self.store.queue_ends
-        while ends.pending:
+        ends, tables = self.store.queue_ends, self.replicated
+        while ends.pending or not tables.in_log:
             await ends.append_pending()
-            if ends.pending:
+            if not tables.in_log:
+                try:
+                    await tables.state(0)
+                except NotWritable as error:
+                    log.warning("tables_not_in_log", reason=str(error))
+            if ends.pending or not tables.in_log:
                 await trio.sleep(RETRY_SECONDS)
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
@@ -240,7 +245,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
 
     async def start(self, nursery: trio.Nursery) -> None:
         self.replicated.observe()
-        self.store.queue_ends.restate.append(self.replicated.restate)
+        self.store.queue_ends.restate.append(self.replicated.state)
         self.node.replica.before_clearing.append(self._forget_tables)
         self.node.on_leading = self._follow_group
         await super().start(nursery)

@@ -107,8 +107,8 @@ class QueueLocks:
         self.changes += 1
 
     def keys(self) -> Iterator[LeaseKey]:
-        """The groups and queues of all leases."""
-        return ((group, queue) for group, leases in self._leases.items() for queue in leases)
+        """The groups and queues of all leases; leases may be added and removed before the end is reached."""
+        return ((group, queue) for group in list(self._leases) for queue in list(self._leases.get(group, ())))
 
     def rows(self, keys: Iterable[LeaseKey]) -> list[list[Any]]:
         """The owners of leases, as they are stored in the log; a lease that does not exist has an empty owner."""

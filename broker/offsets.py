@@ -5,7 +5,7 @@ An offset is the next one to consume. It may move back, because that is how offs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -68,14 +68,22 @@ class ConsumerOffsets:
         Returns: by how many messages each group was moved back, by `topic@group`.
         """
         moved: dict[str, int] = {}
-        for (topic, group), queues in self.table.items():
-            for queue_id, offset in queues.items():
-                if offset > (end := ends.get((topic, queue_id), offset)):
-                    queues[queue_id] = end
-                    key = f"{topic}{_SEPARATOR}{group}"
-                    moved[key] = moved.get(key, 0) + offset - end
+        for topic in sorted({topic for topic, _ in ends}):
+            for group in sorted(self._groups.get(topic, ())):
+                queues = self.table[topic, group]
+                for queue_id, offset in queues.items():
+                    if offset > (end := ends.get((topic, queue_id), offset)):
+                        queues[queue_id] = end
+                        key = f"{topic}{_SEPARATOR}{group}"
+                        moved[key] = moved.get(key, 0) + offset - end
         self.changes += bool(moved)
         return moved
+
+    def entries(self) -> Iterator[tuple[str, str, int]]:
+        """The topic, group and queue of each offset; offsets may be added and removed before the end is reached."""
+        for topic, group in list(self.table):
+            for queue_id in list(self.table.get((topic, group), ())):
+                yield topic, group, queue_id
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, *, bounded: bool = True) -> None:
         """Store the next offset to consume; raises TableFull if it is `bounded` and there is no room for another queue."""
@@ -146,8 +154,10 @@ class ConsumerOffsets:
 
     def clear(self) -> None:
         """Remove all offsets."""
-        for topic, group in list(self.table):
-            self._forget(topic, group)
+        for table in (self.table, self._groups, self._topics):
+            table.clear()
+        self.resets.take_all()
+        self.size = 0
         self.changes += 1
 
     def forget_topic(self, topic: str) -> None:

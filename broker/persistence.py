@@ -38,6 +38,8 @@ CHECK_SECONDS = 10.0
 """A table that nobody has changed for this long is checked all the same, because the log offset of its file may be old."""
 IN_LOG_KEY = "tablesInLog"
 """Our own key in a table's file of a DLedger node: whether the log contains all that the file contains."""
+STATED_FROM_KEY = "tablesInLogFrom"
+"""Our own key in a table's file of a DLedger node: `ReplicatedTables.stated_from`."""
 RETRY_SECONDS = 5.0
 """The pause after a failed write."""
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
@@ -126,6 +128,8 @@ class Persistence:
     """The names of the files that were to be loaded and do not exist, or are broken and replaceable."""
     not_in_log: set[str] = attrs.field(factory=set[str])
     """The names of the loaded files whose content is not in the log, or not certainly."""
+    stated_from: int = 0
+    """The largest `STATED_FROM_KEY` of the loaded files."""
 
     def load(self, name: str, read: Callable[[Any], Read], *, replaceable: bool = True) -> Read:
         """Call `read` with the content of a table's file, or with None if there is none; return its result.
@@ -144,6 +148,8 @@ class Persistence:
         content = cast("dict[str, Any]", stored) if isinstance(stored, dict) else {}
         if isinstance(offset := content.get(LOG_OFFSET_KEY), int):
             self.log_offsets[name] = offset
+        if isinstance(stated_from := content.get(STATED_FROM_KEY), int):
+            self.stated_from = max(self.stated_from, stated_from)
         if stored is None:
             self.missing.add(name)
         elif content.get(IN_LOG_KEY) is not True:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 import attrs
@@ -37,9 +39,9 @@ from ..store.errors import NotWritable, RecordTooLarge
 from ..store.message_store import MessageStore
 from ..world.events import get_logger
 from .delay import DelayDelivery
-from .derived_tables import DerivedTables, Forbidden, forbidden_of, groups_of, topics_of
+from .derived_tables import DerivedTables, Forbidden, changed_names
 from .groups import GroupConfig, GroupTable
-from .locks import QueueLocks
+from .locks import LeaseKey, QueueLocks
 from .offsets import ConsumerOffsets
 from .persistence import GROUPS_FILE, LOCKS_FILE, OFFSETS_FILE, TOPICS_FILE
 from .role import LiveRole
@@ -49,19 +51,24 @@ log = get_logger(__name__)
 
 GATHER_SECONDS = 0.1
 """Commits are collected for this long and then appended as one record."""
-OFFSETS_PER_RECORD_MAX = 5000
-"""The most commits in one record; more are divided among several records."""
-SETTINGS_PER_RECORD_MAX = 1000
-"""The most topics or groups in one record; more are divided among several records."""
-LEASES_PER_RECORD_MAX = 5000
-"""The most leases of queues in one record; more are divided among several records."""
+ROWS_PER_RECORD_MAX = 1000
+"""The most commits, leases of queues, topics or groups in one record; more are divided among several records. One record is
+appended or derived in one turn of the event loop, which takes some 10 ms for so many."""
+STATE_SECONDS_MAX = 5.0
+"""How long we wait until a record of a statement is committed and derived, before the statement counts as failed."""
 CARRIED_NAMES_MAX = 10_000
 """The most names of topics and groups together in a `TABLES_CARRIED` event; if there are more, it names none."""
-
 
 _Commit = tuple[str, str, int, int, bool]
 """Topic, group, queue id, offset, and whether clients have to follow a reset to it."""
 _Entry = TypeVar("_Entry")
+
+
+_SETTINGS_FILES = {
+    **dict.fromkeys((TOPICS_CHANGED, TOPIC_DELETED), TOPICS_FILE),
+    **dict.fromkeys((GROUPS_CHANGED, GROUP_DELETED), GROUPS_FILE),
+}
+"""The file of the table that an event of topics or groups changes."""
 
 
 def _always(_name: str) -> bool:
@@ -85,22 +92,30 @@ class ReplicatedTables:
     in_log: bool = True
     """Whether the log contains all that the tables contain. Tables of another mode, of RocketMQ or copied from a leader of
     RocketMQ are not in the log before a leader of ours has carried them over."""
+    stated_from: int = 0
+    """A log that begins at this physical offset, or before it, contains all that the tables contain, if they are `in_log`."""
     _leads: bool = False
     """Whether the tables may contain changes that are not derived yet."""
+    _leaderships: int = 0
+    """How often this node has begun to lead."""
+    _stating: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held while all tables are appended: who waits for it finds afterwards that the log has them."""
     _logged_groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
     """On the leader, the groups as they are at the end of the log; another leader may still truncate some of them."""
     _logged_forbidden: Forbidden = attrs.field(factory=Forbidden)
     """On the leader, the forbidden bits as they are at the end of the log."""
     _unlogged_topics: set[str] = attrs.field(factory=set[str])
     """Topics whose changes on this node are not in the log yet."""
+    _changed: bool = False
+    """On the leader, whether changes of topics or groups may not be in the log yet."""
     _unsure_offsets: dict[tuple[str, str, int], None] = attrs.field(factory=dict[tuple[str, str, int], None])
     """The topic, group and queue of commits that this node has appended and not derived yet, or could not append."""
     _resets: set[tuple[str, str, int]] = attrs.field(factory=set[tuple[str, str, int]])
     """The topic, group and queue of resets that clients have to follow once this node leads."""
     _refusal: str = ""
     """Why the log refused a change; empty if it accepted all of them."""
-    _restates: bool = False
-    """Whether the tables are being appended so that files can be deleted; a full disk does not prevent that."""
+    _on_full_disk: bool = False
+    """Whether what is appended now is needed before files can be deleted, so that a full disk does not prevent it."""
     _deliveries: int = 0
     """The value of `DelayDelivery.changes` when the positions were last appended."""
     _delivered: Mapping[str, int] = attrs.field(factory=dict[str, int])
@@ -127,6 +142,7 @@ class ReplicatedTables:
         """Determine what the tables contain that is not in the log: topics adopted from messages, for example."""
         derived = self.derived
         self._leads = True
+        self._leaderships += 1
         self.offsets.dirty, self._deliveries = dict(self._unsure_offsets), self.delay.changes
         self.locks.take_over(self.store.world.clock.monotonic())
         # An earlier leadership of this node may have given leases that the log lacks. Their owners may renew them from now on.
@@ -136,8 +152,9 @@ class ReplicatedTables:
                 self.offsets.resets.add(group, topic, queue_id)
         self._resets.clear()
         self._delivered = {str(level): offset for level, offset in self.delay.offsets().items()}
-        self._unlogged_topics = {name for name, config in self.topics.topics.items() if derived.topics.get(name) != config}
+        self._unlogged_topics = set(changed_names(self.topics.topics, derived.topics))
         self._logged_groups, self._logged_forbidden = dict(derived.groups), dict(derived.forbidden)
+        self._changed = True
 
     def stop_leading(self) -> None:
         """Drop the changes of topics and groups, and the deletions, that are not derived: other nodes may never have them."""
@@ -163,33 +180,21 @@ class ReplicatedTables:
 
     async def run(self) -> None:
         """Append commits, locks and deliveries at most every `GATHER_SECONDS` while this node leads, until cancelled."""
-        carrying = not self.in_log
-        if carrying:
-            log.info("tables_carried_over", topics=len(self.topics.topics), groups=len(self.groups.groups))
-            self._count_all_as_unlogged()
-        self._append_changes()
+        await self._append_all()
         while True:
-            if not (self._has_gathered or self._refusal or carrying):  # an idle leader does not poll
+            if not (self._has_gathered or self._changed):  # an idle leader does not poll
                 self._gathered = trio.Event()
                 await self._gathered.wait()
             await trio.sleep(GATHER_SECONDS)
             if not self._leads:
                 return
-            if self._refusal:
-                self._append_changes()
-            self._append_gathered()
-            if carrying and not self._refusal:
-                carrying = not self._append_carried()
+            await self._append_all()
 
-    def _append_carried(self) -> bool:
-        """End the carrying over. Other nodes, whose own tables may differ, remove what the event does not name."""
-        topics, groups = self.topics.topics, self.groups.groups
-        if len(topics) + len(groups) <= CARRIED_NAMES_MAX:
-            try:
-                return self._append(Control(TABLES_CARRIED, {"topics": list(topics), "groups": list(groups)}))
-            except RecordTooLarge as error:
-                log.info("carried_names_left_out", reason=str(error))
-        return self._append(Control(TABLES_CARRIED, {}))
+    async def _append_all(self) -> None:
+        """Append all changes that are not in the log yet, a few records in a turn of the event loop, unless the log refuses."""
+        self._refusal = ""
+        while self._leads and (self._append_changes() or self._append_gathered()):
+            await trio.lowlevel.checkpoint()
 
     @property
     def log_begin(self) -> int:
@@ -197,32 +202,68 @@ class ReplicatedTables:
         commit_log = self.store.log
         return commit_log.divided_offset if isinstance(commit_log, DividedCommitLog) else commit_log.min_offset
 
-    def _count_all_as_unlogged(self) -> None:
-        self._unlogged_topics.update(self.topics.topics)
-        self._logged_groups.clear()
-        self._logged_forbidden.clear()
-        self.offsets.dirty = {
-            (topic, group, queue_id): None for (topic, group), queues in self.offsets.table.items() for queue_id in queues
-        }
-        self.locks.dirty = dict.fromkeys(self.locks.keys())
-        self._deliveries = -1
+    async def state(self, offset: int) -> None:
+        """Append all tables, unless a log that begins at `offset` contains them; on return they are committed and derived.
 
-    def restate(self) -> int:
-        """Append all tables again, because the records that contain them are about to expire; return the end of the last one.
+        Each record is committed before the next one is appended, so that heartbeats, other requests and the other nodes do not
+        wait for all of them. The tables may change meanwhile: each change is an event behind the first record. The last record
+        says where the statement begins. Without it the statement counts for nothing, whoever leads next.
 
         Raises:
-            NotWritable: the log refuses the tables, or some of them.
+            NotWritable: this node does not lead, or the log refuses a record, or it was not committed in time.
         """
-        if self.offsets.dirty is None:
-            raise NotWritable("this node does not lead yet")
-        self._count_all_as_unlogged()
-        self._restates = True
-        self._append_changes()
-        self._append_gathered()
-        self._restates = False
-        if self._refusal:
+        async with self._stating:
+            if self.in_log and offset <= self.stated_from:
+                return
+            if not self.in_log:
+                log.info("tables_carried_over", topics=len(self.topics.topics), groups=len(self.groups.groups))
+            leadership = self._leaderships
+            for append in self._statement():
+                if not self._leads or leadership != self._leaderships:
+                    # The end of leadership may have undone a deletion, and the statement lacks what that had removed.
+                    raise NotWritable(f"this node does not lead any longer: {self.role.refusal}")
+                await self._append_and_wait(append)
+            log.info("tables_stated", begin=self.stated_from, end=self.changed_end)
+
+    def _statement(self) -> Iterator[Callable[[], bool]]:
+        """Functions that append the records of a statement in their order, each with the values that the tables have then."""
+        begin = self.store.log.max_offset
+        tables: list[tuple[Iterable[Any], Callable[[Sequence[Any]], Control]]] = [
+            (list(self.topics.topics), self._topics_event),
+            (list(self.groups.groups), self._groups_event),
+            (list(self.groups.forbidden), self._forbidden_event),
+            (self.offsets.entries(), self._offsets_event),
+            (self.locks.keys(), self._leases_event),
+        ]
+        for keys, event_of in tables:
+            left = iter(keys)
+            while piece := list(islice(left, ROWS_PER_RECORD_MAX)):
+                yield partial(self._append_divided, piece, event_of)
+        yield self._append_deliveries
+        yield partial(self._append_carried, begin)
+
+    async def _append_and_wait(self, append: Callable[[], bool]) -> None:
+        """Append a record of a statement, and wait until it is committed and derived."""
+        self._on_full_disk = True
+        appended = append()
+        self._on_full_disk = False
+        if not appended:
             raise NotWritable(self._refusal)
-        return self.changed_end
+        try:
+            with trio.fail_after(STATE_SECONDS_MAX):
+                await self.store.event_done(self.changed_end)
+        except trio.TooSlowError as error:
+            raise NotWritable(f"a record of the tables was not committed within {STATE_SECONDS_MAX} s") from error
+
+    def _append_carried(self, begin: int) -> bool:
+        """End a statement that begins at a physical offset. Nodes whose own tables may differ remove what it does not name."""
+        topics, groups, content = self.topics.topics, self.groups.groups, {"from": begin}
+        if len(topics) + len(groups) <= CARRIED_NAMES_MAX:
+            try:
+                return self._append(Control(TABLES_CARRIED, {**content, "topics": list(topics), "groups": list(groups)}))
+            except RecordTooLarge as error:
+                log.info("carried_names_left_out", reason=str(error))
+        return self._append(Control(TABLES_CARRIED, content))
 
     def check_decides(self) -> None:
         """Refuse a decision that all nodes must agree on, unless this node leads.
@@ -264,11 +305,10 @@ class ReplicatedTables:
             RequestRefused: the changes are in the tables of this node, but not as durable as the mode promises; or the node has
                 stopped leading since it made them, and may not have appended them.
         """
-        if not self._leads:
+        leadership = self._leaderships
+        await self._append_all()
+        if not self._leads or leadership != self._leaderships:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"whether the change was made is unknown: {self.role.refusal}")
-        if self._refusal:
-            self._append_changes()
-        self._append_gathered()
         if self._refusal:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the other nodes do not know of the change yet: {self._refusal}")
         end = self.changed_end
@@ -298,73 +338,88 @@ class ReplicatedTables:
     def _topics_changed(self, names: list[str]) -> None:
         if self.role.takes_puts:
             self._unlogged_topics.update(names)
-            self._append_changes()
+            self._groups_changed()
 
     def _groups_changed(self) -> None:
         if self.role.takes_puts:
-            self._append_changes()
+            self._changed, self._refusal = True, ""
+            if self._append_changes():
+                self._wake()
 
-    def _append_changes(self) -> None:
-        """Append the changes of topics and groups that are not in the log yet."""
-        self._refusal = ""
-        topics, groups = self.topics.topics, self.groups.groups
-        self._unlogged_topics &= topics.keys()  # deletions are events of their own
-        for names in _pieces(sorted(self._unlogged_topics)):
-            if not self._append_divided(
-                names, lambda part: Control(TOPICS_CHANGED, {"topics": [topics[n].to_json() for n in part]})
-            ):
-                return
-            self._unlogged_topics.difference_update(names)
-        for name in sorted(self._logged_groups.keys() - groups.keys()):
-            del self._logged_groups[name]
-        for names in _pieces([name for name, config in groups.items() if self._logged_groups.get(name) != config]):
-            if not self._append_divided(
-                names, lambda part: Control(GROUPS_CHANGED, {"groups": [groups[n].to_json() for n in part]})
-            ):
-                return
-            self._logged_groups.update({name: groups[name] for name in names})
-        forbidden = self.groups.forbidden
-        for name in sorted(self._logged_forbidden.keys() - forbidden.keys()):
-            del self._logged_forbidden[name]
-        for names in _pieces([name for name, bits in forbidden.items() if self._logged_forbidden.get(name) != bits]):
-            if not self._append_divided(
-                names,
-                lambda part: Control(GROUPS_CHANGED, {"groups": [], "forbidden": {name: forbidden[name] for name in part}}),
-            ):
-                return
-            self._logged_forbidden.update({name: forbidden[name] for name in names})
-
-    def _append_gathered(self) -> None:
-        """Append the commits, locks and positions of delayed messages that have changed since they were last appended."""
-        offsets, locks, delay = self.offsets, self.locks, self.delay
-        while offsets.dirty:
-            taken = [offsets.dirty.popitem()[0] for _ in range(min(len(offsets.dirty), OFFSETS_PER_RECORD_MAX))]
-            if not self._append_divided(taken, self._committed):
-                offsets.dirty.update(dict.fromkeys(taken))
-                return
-            self._unsure_offsets.update(dict.fromkeys(taken))
-        while locks.dirty:
-            leases = [locks.dirty.popitem()[0] for _ in range(min(len(locks.dirty), LEASES_PER_RECORD_MAX))]
-            if not self._append_divided(leases, lambda part: Control(LEASES_CHANGED, {"leases": locks.rows(part)})):
-                locks.dirty.update(dict.fromkeys(leases))
-                return
-        if delay.changes != self._deliveries:
-            changes, levels = delay.changes, {str(level): offset for level, offset in delay.offsets().items()}
-            if self._append(Control(DELAYS_DELIVERED, {"levels": levels})):
-                self._deliveries = changes
-
-    def _committed(self, keys: Sequence[tuple[str, str, int]]) -> Control:
-        """The event of the current offsets of these topics, groups and queues."""
-        resets = self.offsets.resets
-        return Control(
-            OFFSETS_COMMITTED,
-            {
-                "offsets": [
-                    [topic, group, queue_id, self._offset_of(topic, group, queue_id)] for topic, group, queue_id in keys
-                ],
-                "resets": [[topic, group, queue_id] for topic, group, queue_id in keys if resets.holds(group, topic, queue_id)],
-            },
+    def _append_changes(self) -> bool:
+        """Append at most one record of each kind of change of topics and groups; return whether more changes are left."""
+        if not self._changed:
+            return False
+        groups, forbidden = self.groups.groups, self.groups.forbidden
+        self._unlogged_topics &= self.topics.topics.keys()  # deletions are events of their own
+        for logged, table in ((self._logged_groups, groups), (self._logged_forbidden, forbidden)):
+            for name in sorted(logged.keys() - table.keys()):
+                del logged[name]
+        changes = (
+            (sorted(self._unlogged_topics), self._topics_event, self._unlogged_topics.difference_update),
+            (changed_names(groups, self._logged_groups), self._groups_event, partial(_note, groups, self._logged_groups)),
+            (
+                changed_names(forbidden, self._logged_forbidden),
+                self._forbidden_event,
+                partial(_note, forbidden, self._logged_forbidden),
+            ),
         )
+        for names, event_of, note in changes:
+            piece = names[:ROWS_PER_RECORD_MAX]
+            if piece and not self._append_divided(piece, event_of):
+                return False
+            note(piece)
+        self._changed = any(len(names) > ROWS_PER_RECORD_MAX for names, _, _ in changes)
+        return self._changed
+
+    def _append_gathered(self) -> bool:
+        """Append at most one record each of commits, locks and positions of delayed messages; return whether more are left."""
+        offsets, locks = self.offsets, self.locks
+        if self._refusal:
+            return False
+        if offsets.dirty:
+            commits = list(islice(offsets.dirty, ROWS_PER_RECORD_MAX))
+            if not self._append_divided(commits, self._offsets_event):
+                return False
+            self._unsure_offsets.update(dict.fromkeys(commits))
+            _remove(offsets.dirty, commits)
+        if locks.dirty:
+            leases = list(islice(locks.dirty, ROWS_PER_RECORD_MAX))
+            if not self._append_divided(leases, self._leases_event):
+                return False
+            _remove(locks.dirty, leases)
+        if self.delay.changes != self._deliveries and not self._append_deliveries():
+            return False
+        return self._has_gathered
+
+    def _append_deliveries(self) -> bool:
+        changes, levels = self.delay.changes, {str(level): offset for level, offset in self.delay.offsets().items()}
+        appended = self._append(Control(DELAYS_DELIVERED, {"levels": levels}))
+        if appended:
+            self._deliveries = changes
+        return appended
+
+    def _topics_event(self, names: Sequence[str]) -> Control:
+        topics = self.topics.topics
+        return Control(TOPICS_CHANGED, {"topics": [topics[name].to_json() for name in names if name in topics]})
+
+    def _groups_event(self, names: Sequence[str]) -> Control:
+        groups = self.groups.groups
+        return Control(GROUPS_CHANGED, {"groups": [groups[name].to_json() for name in names if name in groups]})
+
+    def _forbidden_event(self, names: Sequence[str]) -> Control:
+        forbidden = self.groups.forbidden
+        changed = {name: forbidden[name] for name in names if name in forbidden}
+        return Control(GROUPS_CHANGED, {"groups": [], "forbidden": changed})
+
+    def _offsets_event(self, keys: Sequence[tuple[str, str, int]]) -> Control:
+        resets = self.offsets.resets
+        rows = [[topic, group, queue_id, self._offset_of(topic, group, queue_id)] for topic, group, queue_id in keys]
+        pending = [[topic, group, queue_id] for topic, group, queue_id in keys if resets.holds(group, topic, queue_id)]
+        return Control(OFFSETS_COMMITTED, {"offsets": rows, "resets": pending})
+
+    def _leases_event(self, keys: Sequence[LeaseKey]) -> Control:
+        return Control(LEASES_CHANGED, {"leases": self.locks.rows(keys)})
 
     def _offset_of(self, topic: str, group: str, queue_id: int) -> int:
         """A group's offset on a queue as the log has it: -1 if there is none."""
@@ -398,7 +453,7 @@ class ReplicatedTables:
             RecordTooLarge: the log would not accept it later either. Nothing was appended.
         """
         try:
-            self.changed_end = self.store.append_event(control, on_full_disk=self._restates)
+            self.changed_end = self.store.append_event(control, on_full_disk=self._on_full_disk)
         except RecordTooLarge:
             raise
         except (NotWritable, OSError) as error:
@@ -431,19 +486,8 @@ class ReplicatedTables:
 
     def _apply(self, control: Control, lacks: Callable[[str], bool]) -> None:
         content, kind, follows = control.content, control.kind, not self.role.takes_puts
-        if kind in (TOPICS_CHANGED, TOPIC_DELETED) and lacks(TOPICS_FILE):
-            self.derived.apply(control)
-            if kind == TOPICS_CHANGED and follows:
-                known = self.topics.topics
-                if changed := [config for config in topics_of(control) if known.get(config.topic_name) != config]:
-                    self.topics.put(*changed, bounded=False)
-        elif kind in (GROUPS_CHANGED, GROUP_DELETED) and lacks(GROUPS_FILE):
-            self.derived.apply(control)
-            if kind == GROUPS_CHANGED and follows:
-                if news := [config for config in groups_of(control) if self.groups.groups.get(config.group_name) != config]:
-                    self.groups.put(*news, bounded=False)
-                for group, bits in forbidden_of(control).items():
-                    self.groups.put_forbidden(group, bits, bounded=False)
+        if kind in _SETTINGS_FILES and lacks(_SETTINGS_FILES[kind]):
+            self.derived.apply(control, follows=follows)
         elif kind == TABLES_CARRIED:
             self._tables_carried(control)
         elif kind == OFFSETS_COMMITTED and lacks(OFFSETS_FILE):
@@ -471,6 +515,9 @@ class ReplicatedTables:
 
     def _tables_carried(self, control: Control) -> None:
         """Take the log's tables for complete; a node whose own tables differ from the leader's drops the rest of them."""
+        self.stated_from = max(self.stated_from, long_of(control.content.get("from", 0)))
+        self.derived.changed()
+        self.offsets.changes += 1
         if self.in_log:
             return
         self.in_log = True
@@ -478,8 +525,6 @@ class ReplicatedTables:
         if not self.role.takes_puts and topics and groups:
             self.derived.keep_only(frozenset(topics), frozenset(groups))
             self.derived.restore()
-        self.derived.changed()
-        self.offsets.changes += 1
 
     def forget(self) -> None:
         """Empty the tables, because the log begins anew: after its first entry, the leader has appended all tables."""
@@ -489,7 +534,7 @@ class ReplicatedTables:
         self.delay.load({})
         self._unsure_offsets.clear()
         self._resets.clear()
-        self.in_log = True
+        self.in_log, self.stated_from = True, 0
 
     def events_between(self, start: int, end: int) -> Iterator[tuple[int, Control]]:
         """The events in the log from `start` to `end`, with their physical offsets."""
@@ -503,6 +548,10 @@ class ReplicatedTables:
                     log.error("control_record_unreadable", physical_offset=parts[3], reason=str(error))
 
 
-def _pieces(names: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(names), SETTINGS_PER_RECORD_MAX):
-        yield names[start : start + SETTINGS_PER_RECORD_MAX]
+def _note(now: Mapping[str, _Entry], known: dict[str, _Entry], names: Iterable[str]) -> None:
+    known.update({name: now[name] for name in names})
+
+
+def _remove(table: dict[_Entry, None], keys: Iterable[_Entry]) -> None:
+    for key in keys:
+        del table[key]

@@ -23,6 +23,7 @@ from .persistence import (
     LOG_DERIVED,
     LOG_OFFSET_KEY,
     OFFSETS_FILE,
+    STATED_FROM_KEY,
     TOPICS_FILE,
     Persistence,
     Table,
@@ -88,6 +89,8 @@ class TableFiles:
         """Apply the log's events, and write topics and groups as they are derived, without a leader's later changes."""
         persistence, derived = self.persistence, replicated.derived
         replicated.in_log = not persistence.not_in_log & {TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE}
+        # A power cut may have taken the end of the log, and a statement of the tables with it.
+        replicated.stated_from = stated if (stated := persistence.stated_from) <= self.store.dispatcher.dispatched_offset else 0
         derived.adopt()
         topics_file = persistence.keep(
             TOPICS_FILE, self._with_log_offset(derived.topics_json), self._refreshed(lambda: derived.topics_changes)
@@ -108,7 +111,12 @@ class TableFiles:
         """The content of a table's file: the table, and the log offset up to which it contains all events."""
         if (replicated := self.replicated) is None:
             return lambda: {LOG_OFFSET_KEY: self.deletions.log_offset, **to_json()}
-        return lambda: {LOG_OFFSET_KEY: self.deletions.log_offset, IN_LOG_KEY: replicated.in_log, **to_json()}
+        return lambda: {
+            LOG_OFFSET_KEY: self.deletions.log_offset,
+            IN_LOG_KEY: replicated.in_log,
+            STATED_FROM_KEY: replicated.stated_from,
+            **to_json(),
+        }
 
     def _refreshed(self, changes: Callable[[], int]) -> Callable[[], int]:
         """The number of changes of a table; in a DLedger group each `REFRESH_BYTES` of the log count as one too."""

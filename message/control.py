@@ -48,8 +48,9 @@ DELAYS_DELIVERED = "delays_delivered"
 """`levels` holds for each delay level the queue offset of the next message to deliver."""
 
 TABLES_CARRIED = "tables_carried"
-"""The events before this one contain all tables that were in no log: those of a classic log, or of RocketMQ. `topics` and
-`groups` hold the names of all topics and groups, or are absent if there are very many; other nodes remove what is not named."""
+"""The events from the physical offset `from` to this one contain all tables: those that were in no log, of a classic log or of
+RocketMQ, or those whose events are about to expire. `topics` and `groups` hold the names of all topics and groups, or are
+absent if there are very many; nodes whose tables were in no log remove what is not named."""
 
 
 @attrs.frozen

@@ -37,6 +37,9 @@ ROUND_RECORDS_MAX = 1024
 ROUND_KEY_CHARS_MAX = 32_768
 """How many characters of keys are indexed in one turn, which takes up to 35 ms. One message has at most as many, so a round
 always has room for one."""
+EVENT_BYTES_PER_KEY_CHAR = 8
+"""How many bytes of an event take as long to apply as a character of a key takes to be indexed. An event may change a thousand
+rows of a table, so events are limited like keys: a round applies about 256 KiB of them."""
 PAUSE_SECONDS = 0.003
 """The pause between rounds of a busy log, in which a batch gathers, so that each queue is written once for many records
 (RocketMQ: 1 ms)."""
@@ -314,7 +317,7 @@ class Dispatcher:
         return True
 
     def _keep_round_short(self, records: list[Derivable], end: int) -> int:
-        """Leave records to later rounds if their keys take too long; returns where the round ends in the log.
+        """Leave records to later rounds if their keys or events take too long; returns where the round ends in the log.
 
         Args:
             records: the records of the round; those that are left are removed from it.
@@ -323,6 +326,8 @@ class Dispatcher:
         chars = 0
         for at, record in enumerate(records):
             chars += len(record[9])
+            if not record[8] and record[0] == CONTROL_TOPIC:  # most messages have a unique key, and need no comparison
+                chars += record[4] // EVENT_BYTES_PER_KEY_CHAR
             if chars > ROUND_KEY_CHARS_MAX and at:
                 left, before = records[at:], records[at - 1]
                 del records[at:]

@@ -7,7 +7,7 @@ time. A replica expires its log independently; when it becomes master, it append
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 import attrs
@@ -15,6 +15,7 @@ import trio
 
 from ..message.control import Control, queues_end_of
 from ..world.events import get_logger
+from ..world.slices import in_slices
 from .commitlog import CommitLog
 from .consumequeue import ConsumeQueues
 from .errors import NotWritable
@@ -25,6 +26,9 @@ QUEUES_PER_RECORD_MAX = 200
 """More queues than this are divided among several records, each of which stays below 64 KiB."""
 APPEND_SECONDS_MAX = 5.0
 """How long we wait until an event is as safe as the mode promises, before the attempt counts as failed."""
+
+_Queue = tuple[str, int]
+"""Topic and queue id."""
 
 
 class _Writability(Protocol):
@@ -62,42 +66,46 @@ class QueueEnds:
     pending: bool = False
     """Whether the log from `filled_from` on may lack the record that determines the next offset of some queue."""
 
-    restate: list[Callable[[], int]] = attrs.field(factory=list[Callable[[], int]])
-    """Functions that append what else a node needs whose log begins there. Each returns the end of what it has appended, and
-    raises NotWritable if the log does not accept it."""
+    restate: list[Callable[[int], Awaitable[None]]] = attrs.field(factory=list[Callable[[int], Awaitable[None]]])
+    """Functions that append what else a node needs whose log begins at an offset, unless the log has it. Each returns when that
+    is as safe as the mode promises and applied here, and raises NotWritable if it is not."""
 
     def __attrs_post_init__(self) -> None:
         self.filled_from = lambda: self.store.log.min_offset
 
-    def missing(self, offset: int) -> list[tuple[str, int, int]]:
-        """Topic, queue id and next offset of the queues whose next offset is determined by no record behind `offset`."""
-        table = self.store.queues.table
+    def missing(self, queues: Iterable[_Queue], offset: int) -> list[_Queue]:
+        """Those of the queues whose next offset is determined by no record behind `offset`."""
+        table, next_offsets = self.store.queues.table, self.store.next_offsets
         return [
-            (topic, queue_id, next_offset)
-            for (topic, queue_id), next_offset in self.store.next_offsets.items()
-            if next_offset and ((queue := table.get((topic, queue_id))) is None or queue.last_mention <= offset)
+            key
+            for key in queues
+            if next_offsets.get(key) and ((queue := table.get(key)) is None or queue.last_mention <= offset)
         ]
 
     async def append(self, offset: int) -> bool:
         """Append the next offsets that a log would lack if it began at `offset`; returns whether it now has them.
 
-        The events have been applied when this returns True. On a broker that accepts no messages nothing is appended.
+        The events have been applied when this returns True. On a broker that accepts no messages nothing is appended. The work
+        is divided among turns of the event loop; a queue whose next offset is determined meanwhile may be in an event, too.
         """
-        end, store = 0, self.store
-        missing = self.missing(offset)
+        end, missing, store = 0, 0, self.store
         try:
-            for at in range(0, len(missing), QUEUES_PER_RECORD_MAX):
-                end = store.append_event(queues_end_of(missing[at : at + QUEUES_PER_RECORD_MAX]), on_full_disk=True)
-            if offset > 0:
-                end = max([end, *(restate() for restate in self.restate)])
+            async for queues in in_slices(list(store.next_offsets), QUEUES_PER_RECORD_MAX):
+                if lacking := self.missing(queues, offset):
+                    rows = [(topic, queue_id, store.next_offsets[topic, queue_id]) for topic, queue_id in lacking]
+                    end = store.append_event(queues_end_of(rows), on_full_disk=True)
+                    missing += len(lacking)
             if end:
                 with trio.fail_after(APPEND_SECONDS_MAX):
                     await store.event_done(end)
+            if offset > 0:
+                for restate in self.restate:
+                    await restate(offset)
         except (NotWritable, OSError, trio.TooSlowError) as error:
-            log.warning("queue_ends_not_in_log", queues=len(missing), offset=offset, reason=str(error) or "it took too long")
+            log.warning("queue_ends_not_in_log", queues=missing, offset=offset, reason=str(error) or "it took too long")
             return False
         if missing:
-            log.info("queue_ends_appended", queues=len(missing), offset=offset)
+            log.info("queue_ends_appended", queues=missing, offset=offset)
         return True
 
     async def append_pending(self) -> None:

@@ -137,6 +137,27 @@ async def test_thousands_of_keys_are_indexed_in_several_rounds(
         assert len(store.query("TopicTest", "k2999", 100, 0, 1 << 60).slices) == messages
 
 
+@pytest.mark.parametrize("offered", [True, False], ids=["appended here", "read back"])
+async def test_events_of_large_tables_are_applied_in_several_rounds(
+    tmp_path: Path, autojump_clock: MockClock, *, offered: bool
+) -> None:
+    """Each may change a thousand rows; a node that was away has many of them before it."""
+    async with small_store(tmp_path, mapped_file_size_commit_log=1 << 22) as store:
+        dispatcher, event = store.dispatcher, Control("unknown", {"rows": ["x" * 1000] * 100})
+        for _ in range(9):
+            store.append_event(event)
+        if not offered:
+            dispatcher.cut(0)
+
+        applied: list[int] = [0]
+        store.events.on_event.append(lambda _: applied.append(applied.pop() + 1))
+        while store.dispatch_behind_bytes:
+            assert dispatcher.round()
+            applied.append(0)
+
+        assert applied == [2, 2, 2, 2, 1, 0]
+
+
 async def test_what_is_behind_by_more_than_a_round_is_not_made_to_wait_longer(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
