@@ -21,6 +21,7 @@ _KEYS = {
     "committed_index": "committedIndex",
     "end_index": "endIndex",
     "begin_index": "beginIndex",
+    "begin_position": "beginPosition",
     "before_term": "termBeforeBegin",
     "synced_index": "syncedIndex",
     "synced_term": "syncedTerm",
@@ -37,6 +38,8 @@ class Checkpoint:
     committed_index: int = NO_INDEX
     end_index: int = NO_INDEX
     begin_index: int = NO_INDEX
+    begin_position: int = 0
+    """The position of the first entry, which is needed only if that is not where its file begins."""
     before_term: int = NO_TERM
     """The term of the entry before the first one, which has expired."""
     synced_index: int = NO_INDEX

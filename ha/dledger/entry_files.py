@@ -71,7 +71,7 @@ class EntryFiles:
         Raises:
             OSError: the write failed; the caller calls `withdraw`.
         """
-        segment = self.data.last(end)
+        segment = self._last(end)
         offsets, index_records = list[int](), bytearray(INDEX_SIZE * len(sizes))
         first, free = 0, segment.size - segment.wrote - BLANK_SIZE
         for number, size in enumerate(sizes):
@@ -123,13 +123,21 @@ class EntryFiles:
         Raises:
             OSError: the write failed; the caller calls `withdraw`.
         """
-        segment = self.data.last(end)
+        segment = self._last(end)
         if position != segment.start + segment.wrote:
             segment = self.roll(segment)
         if self.syncs:
             segment.prepare(len(entries))
         segment.append(entries)
         self.write_index(first_index, index_records)
+
+    def _last(self, end: int) -> Segment:
+        """The file to append to; a ledger that begins inside a file leaves zeros before its first entry."""
+        begins = not self.data.files
+        segment = self.data.last(end)
+        if begins:
+            segment.wrote = end - segment.start
+        return segment
 
     def roll(self, segment: Segment) -> Segment:
         """End a file with a blank block, and create the next one."""

@@ -7,6 +7,8 @@ term, and accepts only entries that follow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from ..raft.batch import Batch, Snapshot, TermRun
@@ -312,27 +314,33 @@ def _take_entries(state: JavaState, push: Push) -> None:
 
 def _append_received(state: JavaState, push: Push) -> bool:
     """Add the entries of a push to the log; return False, without adding any, if they are not valid."""
-    entries = memoryview(b"".join(push.entries))
-    walked = walk_entries(
-        entries,
-        0,
-        len(entries),
-        position=_unpack_header(entries)[4],
-        next_index=push.first_index,
-        term=state.log.last_term,
-        check_bodies=True,
-    )
-    if walked.fault is not None or walked.next_index != push.last_index + 1 or walked.runs[-1][1] > state.term:
-        return False
-    batch = Batch(
-        push.first_index,
-        push.last_index,
-        tuple(TermRun(index, term) for index, term in walked.runs),
-        len(entries),
-        ReceivedEntries(walked, entries),
-    )
-    state.log.append_received(batch, push.first_index)
+    batches = list[Batch]()
+    index, term, end = push.first_index, state.log.last_term, -1
+    for entries in _in_one_file(push.entries):
+        _, size, _, _, position, *_ = _unpack_header(entries)
+        if batches and not state.reader.fits(position, size, end):
+            return False
+        walked = walk_entries(entries, 0, len(entries), position=position, next_index=index, term=term, check_bodies=True)
+        if walked.fault is not None or walked.runs[-1][1] > state.term:
+            return False
+        runs = tuple(TermRun(*run) for run in walked.runs)
+        batches.append(Batch(index, walked.next_index - 1, runs, len(entries), ReceivedEntries(walked, entries)))
+        index, term, end = walked.next_index, walked.runs[-1][1], walked.position
+    for batch in batches:
+        state.log.append_received(batch, batch.first_index)
     return True
+
+
+def _in_one_file(entries: Sequence[memoryview]) -> list[memoryview]:
+    """Join the entries of a push; those of a Java node may have a blank block among them, behind which the next file begins."""
+    parts, end = list[list[memoryview]](), -1
+    for entry in entries:
+        position: int = _unpack_header(entry)[4]
+        if position != end:
+            parts.append([])
+        parts[-1].append(entry)
+        end = position + len(entry)
+    return [memoryview(b"".join(part)) for part in parts]
 
 
 def _look_at_leftovers(state: JavaState) -> None:

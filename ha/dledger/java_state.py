@@ -70,8 +70,8 @@ class EntryReader(Protocol):
         """Return entries from `first` on, at most to `last`; at least one, and more only within `bytes_max`."""
         ...
 
-    def fits(self, position: int, size: int) -> bool:
-        """Whether `position` is the right place for a next entry of `size` bytes."""
+    def fits(self, position: int, size: int, end: int | None = None) -> bool:
+        """Whether `position` is the right place for an entry of `size` bytes behind `end`, by default the end of the log."""
         ...
 
 

@@ -196,9 +196,13 @@ class Ledger(Places):
             if index >= first:
                 self.configurations.append((index, bytes(memoryview(entries)[at + HEADER_SIZE : at + size])))
 
-    def next_position(self, size: int) -> int:
-        """The position of the next entry if it has `size` bytes: the end, or the next file if it does not fit into the last."""
-        end, file_size = self.end_position, self.data.segment_size
+    def next_position(self, size: int, end: int | None = None) -> int:
+        """The position of an entry of `size` bytes behind `end`: there, or in the next file if it does not fit into that one.
+
+        Args:
+            end: where the entry before it ends; by default that is the end of the ledger.
+        """
+        end, file_size = self.end_position if end is None else end, self.data.segment_size
         file_end = end - end % file_size + file_size
         return file_end if end % file_size and size + BLANK_SIZE > file_end - end else end
 
@@ -258,7 +262,7 @@ class Ledger(Places):
     def clear(
         self, begin_index: int, position: int, before_term: int, configurations: Sequence[tuple[int, bytes]] = ()
     ) -> None:
-        """Remove all entries and begin again with the entry `begin_index` at `position`, the beginning of a file. Blocks.
+        """Remove all entries and begin again with the entry `begin_index` at `position`. Blocks.
 
         Args:
             configurations: the index and body of the newest configuration entry before the new beginning, if there is one.
@@ -271,6 +275,7 @@ class Ledger(Places):
             # the next start finishes it.
             fresh = Checkpoint(
                 begin_index=begin_index,
+                begin_position=position,
                 before_term=before_term,
                 synced_index=begin_index - 1,
                 synced_position=position,
@@ -401,6 +406,7 @@ class Ledger(Places):
             committed_index=min(self.committed_index, index),
             end_index=self.end_index,
             begin_index=self.begin_index,
+            begin_position=self.begin_position,
             before_term=self.terms.before,
             synced_index=index,
             synced_term=self.terms.term_of(index),

@@ -127,7 +127,7 @@ class JavaEntryReader:
             at += size
         return found
 
-    def fits(self, position: int, size: int) -> bool:
-        """Whether `position` is the right place for a next entry of `size` bytes."""
+    def fits(self, position: int, size: int, end: int | None = None) -> bool:
+        """Whether `position` is the right place for an entry of `size` bytes behind `end`, by default the end of the log."""
         ledger = self.ledger
-        return size <= ledger.data.segment_size - BLANK_SIZE and position == ledger.next_position(size)
+        return size <= ledger.data.segment_size - BLANK_SIZE and position == ledger.next_position(size, end)

@@ -46,7 +46,7 @@ class Places:
     files: EntryFiles
     checkpoint_file: CheckpointFile
     first_position: int = 0
-    """The position of the first entry while the ledger has none; the older log that the ledger continues ends there."""
+    """The position where the ledger began; the older log that it continues ends there. It may lie inside a data file."""
     begin_index: int = 0
     end_index: int = -1
     """The index of the last entry; `begin_index - 1` while there is none."""
@@ -78,8 +78,8 @@ class Places:
 
     @property
     def begin_position(self) -> int:
-        """The position where the first data file begins."""
-        return self.data.min_offset if self.data.files else self.first_position
+        """The position of the first entry: the beginning of the first data file, unless the ledger began inside that."""
+        return max(self.first_position, self.data.min_offset)
 
     def term_of(self, index: int) -> int | None:
         """The term of an entry or of the one before the first; None if the ledger does not know it."""

@@ -32,6 +32,7 @@ from .layout import (
     DATA_FILE_SIZE,
     ENTRY,
     ENTRY_SIZE_MAX,
+    HEADER_SIZE,
     INDEX,
     INDEX_FILE_SIZE,
     INDEX_SIZE,
@@ -126,7 +127,8 @@ def _recover(ledger: Ledger, checkpoint: Checkpoint) -> None:
         _begin(ledger, checkpoint)
         return
     _finish_expiry(ledger, checkpoint)
-    ledger.first_position = data.files[0].start
+    first, begin = data.files[0], checkpoint.begin_position
+    ledger.first_position = begin if first.start <= begin < first.start + first.size else first.start
     trusted = not checkpoint.index_unsure and _is_there(ledger, checkpoint)
     if not trusted and checkpoint.synced_index >= 0:
         # A power cut may keep the record of the checkpoint's entry and lose earlier ones; the next start must not trust it.
@@ -157,7 +159,7 @@ def _finish_clearing(data: Segments, checkpoint: Checkpoint) -> None:
 def _finish_expiry(ledger: Ledger, checkpoint: Checkpoint) -> None:
     """Delete files that had expired when the checkpoint was written and reappeared after a power cut."""
     files = ledger.data.files
-    firsts = [_first_index_of(file) for file in files]
+    firsts = [_first_index_of(file, file.start) for file in files]
     if checkpoint.begin_index <= 0 or checkpoint.begin_index not in firsts[1:]:
         return
     for file in files[: firsts.index(checkpoint.begin_index)]:
@@ -217,12 +219,15 @@ def _is_there(ledger: Ledger, checkpoint: Checkpoint) -> bool:
 
 def _first_index(ledger: Ledger) -> int | None:
     """The index of the first entry of the first file."""
-    return _first_index_of(ledger.data.files[0])
+    return _first_index_of(ledger.data.files[0], ledger.begin_position)
 
 
-def _first_index_of(first: Segment) -> int | None:
-    magic, _, index, _, position, *_ = ENTRY.codec.unpack_from(first.view, 0)
-    return index if magic == MAGIC_ENTRY and position == first.start and index >= 0 else None
+def _first_index_of(file: Segment, begin: int) -> int | None:
+    """The index of the entry at the position `begin` of a file; None if there is none."""
+    if begin + HEADER_SIZE > file.start + file.size:
+        return None
+    magic, _, index, _, position, *_ = ENTRY.codec.unpack_from(file.view, begin - file.start)
+    return index if magic == MAGIC_ENTRY and position == begin and index >= 0 else None
 
 
 def _start(ledger: Ledger, checkpoint: Checkpoint, *, trusted: bool) -> None:
@@ -231,7 +236,7 @@ def _start(ledger: Ledger, checkpoint: Checkpoint, *, trusted: bool) -> None:
     # After `Ledger.clear` the first file may have no entry yet, and its index is not 0.
     ledger.begin_index = max(checkpoint.begin_index, 0) if begin is None else begin
     ledger.terms.begin = ledger.begin_index
-    ledger.end_index, ledger.end_position = ledger.begin_index - 1, ledger.data.files[0].start
+    ledger.end_index, ledger.end_position = ledger.begin_index - 1, ledger.begin_position
     if checkpoint.begin_index == ledger.begin_index:
         ledger.terms.before = checkpoint.before_term
     ledger.configurations = [pair for pair in checkpoint.configurations if trusted or pair[0] < ledger.begin_index]

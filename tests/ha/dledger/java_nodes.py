@@ -56,8 +56,8 @@ class Entries:
         count = max(bytes_max // SIZE, 1)
         return [self.entry(index) for index in range(first, min(last, first + count - 1) + 1)]
 
-    def fits(self, position: int, size: int) -> bool:
-        return (position, size) == (position // SIZE * SIZE, SIZE)
+    def fits(self, position: int, size: int, end: int | None = None) -> bool:
+        return (position % SIZE, size) == (0, SIZE) and end in (None, position)
 
 
 def node(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 import trio
 
 from ledgermq.ha.dledger import java
+from ledgermq.ha.dledger.java_core import JavaCore
 from ledgermq.ha.dledger.java_links import JavaLink
-from ledgermq.ha.dledger.java_messages import Answer, Answered, VoteRequest
+from ledgermq.ha.dledger.java_messages import APPEND, Answer, Answered, Code, Push, Reply, VoteRequest
+from ledgermq.ha.dledger.java_replication import apply_pushes
 from ledgermq.ha.dledger.java_state import JavaSettings
+from ledgermq.ha.dledger.log_reader import JavaEntryReader
 from ledgermq.ha.dledger.settings import JAVA
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import LeadershipLost
@@ -34,7 +38,7 @@ from .groups import (
     miss_files_that_expire,
     scenario,
 )
-from .java_nodes import OTHER, OWN, node
+from .java_nodes import OTHER, OWN, SIZE, entry, node, sent
 
 SEEDS = range(1, 4)
 FAST = JavaSettings(heartbeat_ms=200, vote_interval_min_ms=50, vote_interval_max_ms=200, vote_round_ms=300)
@@ -380,3 +384,77 @@ def test_an_answer_of_an_impossible_term_is_none(result: str) -> None:
         candidate.step(Answered(request, Answer(code=200, term=(1 << 63) - 1, result=result)))
 
     assert (candidate.term, candidate.known_term) == (1, -1)
+
+
+class AcrossFiles(JavaEntryReader):
+    """Reads entries for pushes as a Java leader with `enableBatchPush` does, which gathers them across the ends of files."""
+
+    def entries(self, first: int, last: int, bytes_max: int) -> Sequence[memoryview]:
+        found = [self.entry(first)]
+        while first + len(found) <= last and sum(map(len, found)) < bytes_max:
+            found.append(self.entry(first + len(found)))
+        return found
+
+
+def test_a_push_may_have_entries_of_two_files() -> None:
+    """A follower that refused it would be sent it again for ever, and the group would stop at the end of each file."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        core = leader.up.core
+        assert isinstance(core, JavaCore)
+        core.reader = AcrossFiles(leader.up.ledger)
+
+        for _ in range(5):
+            assert await group.put(leader, 60) is Outcome.COMMITTED
+
+        assert len(leader.up.ledger.data.files) > 10
+        await group.converged()
+        group.check()
+
+    scenario(story, dialect=JAVA, java=FAST)
+
+
+def test_a_push_with_a_gap_that_no_file_ends_in_is_refused() -> None:
+    follower = node((1, 1), leader=OTHER)
+    follower.verified_index = 1
+    entries = (
+        entry(2, 1),
+        memoryview(entry(3, 1).tobytes().replace((3 * SIZE).to_bytes(8, "big"), (4 * SIZE).to_bytes(8, "big"))),
+    )
+    push = Push(sender=OTHER, to=OWN, term=1, kind=APPEND, commit_index=-1, first_index=2, last_index=3, entries=entries)
+
+    follower.step(push)
+    apply_pushes(follower)
+
+    (reply,) = sent(follower)
+    assert isinstance(reply, Reply)
+    assert (reply.code, follower.log.last_index) == (Code.INCONSISTENT_STATE, 1)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("way", ["kill", "power_cut"])
+def test_a_follower_that_starts_again_waits_for_a_heartbeat(seed: int, way: str) -> None:
+    """Its vote is for a new term, for which a healthy leader would step down. Without a leader it votes a little later."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 3)
+        term = leader.up.leading.term
+        for follower in [one for one in group.running if one is not leader]:
+            await getattr(follower, way)()
+            await trio.sleep(group.rng.random() * 3)
+            await follower.start()
+            assert await group.put(leader, 3) is Outcome.COMMITTED
+            await trio.sleep(10)
+        assert leader.up.leading.term == term
+        assert leader.up.is_leader
+        for each in group.nodes.values():
+            await getattr(each, way)()
+        for each in group.nodes.values():
+            await each.start()
+        await group.put_until_done()
+        await group.converged()
+        group.check()
+
+    scenario(story, seed=seed, dialect=JAVA)

@@ -406,3 +406,43 @@ def test_files_that_come_back_after_they_expired_are_deleted_again() -> None:
     assert (ledger.begin_index, ledger.end_index, ledger.term_of(begin - 1)) == (begin, 59, 1)
     assert [index for index, _, _ in content(ledger)] == list(range(begin, 60))
     assert min(data_of(disk)) == f"{ledger.begin_position:020d}"
+
+
+@pytest.mark.parametrize("inside", [8, 1504, FILE_SIZE - 600])
+@pytest.mark.parametrize("how", ["in order", "without a checkpoint", "without the index"])
+def test_a_ledger_that_begins_inside_a_file_starts_again(inside: int, how: str) -> None:
+    """A leader's first entry may lie anywhere, if that leader itself was filled from there on."""
+    begin = 5 * FILE_SIZE + inside
+    source, disk = open_small(SimDisk(), first_position=begin), SimDisk()
+    source.begin_at(10, begin, 3)
+    source.append(3, messages(0, 40))
+    ledger = open_small(disk)
+    ledger.clear(10, begin, 3)
+
+    copy_all(source, ledger)
+    force(ledger)
+    if how != "without a checkpoint":
+        ledger.write_checkpoint()
+    assert ledger.begin_position == begin
+    assert data_of(disk)
+    ledger.close()
+    if how == "without the index":
+        for name in disk.list_directory("store/dledger-n0/index"):
+            disk.remove(f"store/dledger-n0/index/{name}")
+    for _ in range(2):
+        ledger = open_small(disk)
+
+        assert (ledger.begin_index, ledger.begin_position, ledger.term_of(9)) == (10, begin, 3)
+        assert content(ledger) == content(source)
+        assert [record[1] for record in ledger.records(0, ledger.end_position)] == [
+            record[1] for record in source.records(0, source.end_position)
+        ]
+        ledger.write_checkpoint()
+        ledger.close()
+    ledger = open_small(disk)
+    ledger.commit(30)
+    assert ledger.forget_before(ledger.end_position) > 0
+    ledger.delete_forgotten()
+    begin_index = ledger.begin_index
+    ledger.close()
+    assert (open_small(disk).begin_index, begin_index > 10) == (begin_index, True)
