@@ -49,6 +49,7 @@ from .groups import GroupTable
 from .live_config import LiveConfig
 from .lock_requests import LockRequests
 from .locks import QueueLocks
+from .numbered_sends import NumberedSends
 from .offset_requests import OffsetRequests
 from .offsets import ConsumerOffsets
 from .persistence import GROUPS_FILE, LOCKS_FILE, TOPICS_FILE, Persistence
@@ -101,6 +102,7 @@ class Broker:
     consumers: Consumers = attrs.field(factory=Consumers)
     locks: QueueLocks = attrs.field(factory=QueueLocks)
     server: RemotingServer = attrs.field(init=False)
+    numbered: NumberedSends = attrs.field(init=False)
     commits: Commits = attrs.field(init=False)
     delay: DelayDelivery = attrs.field(init=False)
     replicated: ReplicatedTables | None = attrs.field(init=False, default=None)
@@ -120,6 +122,7 @@ class Broker:
         clock, store, role = self.world.clock, self.store, self.role
         topics, groups, offsets = self.topics, self.groups, self.offsets
         self.server = RemotingServer(self.dispatcher, self.world.network, clock, tls=self.tls)
+        self.numbered = NumberedSends(store, clock)
         self.commits = Commits(offsets, store, role)
         self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues)
         self.replication = self._replication()
@@ -219,6 +222,7 @@ class Broker:
             delay=self.delay,
             locks=self.locks,
             deletions=self.deletions,
+            numbered=self.numbered,
             replicated=self.replicated,
         ).load(self.config)
         if self.replicated is None:  # in DLedger mode the leader adopts topics, and the log brings them to the other nodes
@@ -247,7 +251,9 @@ class Broker:
             randomness=self.world.randomness,
             orderly=lambda group: self.locks.are_held(group, clock.monotonic()),
             registration=self.registration,
+            numbered=self.numbered,
         )
+        yield self.numbered
         yield SendBack(
             config=config,
             store=store,

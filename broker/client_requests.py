@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from ..message.json import dumps
+from ..message.send_number import KNOWS_NUMBERS_FIELD
 from ..remoting.bounds import checked_name
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import LANGUAGES, RemotingCommand
@@ -73,7 +74,7 @@ class ClientRequests:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"the heartbeat is not one: {type(error).__name__}: {error}"
             ) from error
-        return request.response()
+        return request.response(ext={KNOWS_NUMBERS_FIELD: "true"})
 
     def _heartbeat(self, connection: ServerConnection, request: RemotingCommand, body: Mapping[str, Any]) -> None:
         clock = self.clock

@@ -22,7 +22,7 @@ from ..message.data_version import DataVersion
 from ..message.layout import decode_record, encode_host
 from ..message.message import IncomingMessage
 from ..message.numbers import LONG_MAX, int_of, is_digits, long_of
-from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT, decode_properties
+from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, SEND_NUMBER, WAIT, decode_properties
 from ..store.config import SCHEDULE_TOPIC
 from ..store.dispatch import Derivable
 from ..store.message_store import MessageStore
@@ -56,6 +56,7 @@ def delivery_of(record: memoryview) -> IncomingMessage | None:
     if topic is None or topic in (HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC) or not is_digits(queue_id):
         return None
     properties.pop(DELAY, None)
+    properties.pop(SEND_NUMBER, None)  # the delayed message has it: the delivery is no repetition of the send
     properties[WAIT] = "false"
     return IncomingMessage(
         topic=topic,

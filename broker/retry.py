@@ -20,6 +20,7 @@ from ..message.properties import (
     DLQ_ORIGIN_TOPIC,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
+    SEND_NUMBER,
     UNIQUE_KEY,
     WAIT,
 )
@@ -130,6 +131,7 @@ class SendBack:
         properties.setdefault(ORIGIN_MESSAGE_ID, stored.message_id)
         properties[WAIT] = "false"
         properties.pop(DELAY, None)
+        properties.pop(SEND_NUMBER, None)
         if dead:
             topic, queue_nums = dlq_topic(group.group_name), DLQ_QUEUES
             properties.setdefault(DLQ_ORIGIN_TOPIC, properties[RETRY_TOPIC])

@@ -7,7 +7,7 @@ If a run creates a topic, its answers wait until the name servers know the topic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -16,7 +16,7 @@ from ..message.data_version import DataVersion
 from ..message.errors import CorruptBatch
 from ..message.flags import HOST_BITS, PERM_WRITE, TRANSACTION_MASK
 from ..message.layout import encode_host
-from ..message.message import RETRY_PREFIX, IncomingMessage
+from ..message.message import RETRY_PREFIX, IncomingMessage, StoredMessage
 from ..message.numbers import int_of, long_of
 from ..message.properties import (
     CLUSTER,
@@ -25,6 +25,7 @@ from ..message.properties import (
     NAME_END,
     PROPERTIES_BYTES_MAX,
     PROPERTY_END,
+    SEND_NUMBER_MARK,
     SENT_PROPERTIES_BYTES_MAX,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -35,6 +36,14 @@ from ..message.properties import (
     encode_properties,
     find_property,
     join_properties,
+)
+from ..message.send_number import (
+    OFFSETS_FIELD,
+    REQUEST_FIELD,
+    SendNumber,
+    number_property,
+    parse_send_number,
+    without_number,
 )
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import ONEWAY_FLAG, RemotingCommand, encode_frame
@@ -48,6 +57,7 @@ from ..world.randomness import Randomness
 from .divert import divert_delayed, redirect_retry
 from .groups import GroupTable
 from .live_config import LiveConfig
+from .numbered_sends import NumberedSends, repeated_fields
 from .registration import Registration
 from .send_answers import HeldAnswers, Push, SendAnswers
 from .stats import Stats
@@ -133,6 +143,7 @@ class SendHandler:
     orderly: Callable[[str], bool]
     """Whether members of a group have locked queues."""
     registration: Registration
+    numbered: NumberedSends
     _dispatcher: Dispatcher = attrs.field(init=False)
     _cluster: str = attrs.field(init=False)
     _small_body: int = attrs.field(init=False)
@@ -157,6 +168,7 @@ class SendHandler:
         admit = self._admit
         topic, queue_nums = "", 0
         body_max, version = self.config.now.max_message_size, self.topics.version
+        self.numbered.putting.clear()
         for request in requests:
             if request.code == _SEND_MESSAGE:
                 request.ext = {_LONG_NAMES.get(name, name): value for name, value in request.ext.items()}
@@ -168,7 +180,15 @@ class SendHandler:
                 if len(request.body) > body_max:
                     _check_body(topic, len(request.body), body_max)
                 if ext.get("m") != "true":
-                    sent.append((request, len(messages), admit(request, queue_nums, host, messages)))
+                    number = None
+                    if REQUEST_FIELD in ext:
+                        number = parse_send_number(ext[REQUEST_FIELD])
+                        if self.numbered.is_being_put(number):
+                            self._put(self._push_to(connection, version), messages, sent)
+                            messages, sent = [], []
+                        if self._answer_if_repeated(connection, request, number):
+                            continue
+                    sent.append((request, len(messages), admit(request, queue_nums, host, messages, number)))
                     continue
                 if messages:  # first, to keep the order of one client's messages
                     self._put(self._push_to(connection, version), messages, sent)
@@ -203,7 +223,14 @@ class SendHandler:
         allowed = config.perm & self.config.now.broker_permission & PERM_WRITE
         return bool(allowed and config.read_queue_nums) and config.topic_name not in NOT_FOR_CLIENTS
 
-    def _admit(self, request: RemotingCommand, queue_nums: int, host: bytes, messages: list[IncomingMessage]) -> int:
+    def _admit(
+        self,
+        request: RemotingCommand,
+        queue_nums: int,
+        host: bytes,
+        messages: list[IncomingMessage],
+        number: SendNumber | None,
+    ) -> int:
         """Append the request's message to `messages`; return the queue that it asked for or that was chosen for it.
 
         Args:
@@ -215,6 +242,8 @@ class SendHandler:
             queue_id = self._queue_for(request, topic)
         # The separator between the producer's properties and ours may be missing, because Java 4.9 omits the last one.
         properties = ext.get("i") or ""
+        if SEND_NUMBER_MARK in properties:
+            properties = without_number(properties)
         properties += self._cluster if not properties or properties[-1] == PROPERTY_END else PROPERTY_END + self._cluster
         reconsume_times = ext.get("j")
         message = IncomingMessage(
@@ -235,6 +264,9 @@ class SendHandler:
             redirect_retry(message, request, self.topics, self.groups, self.orderly)
         if DELAY in properties or TRANSACTION_PREPARED in properties or TIMER_DELIVER_MS in properties:
             self._admit_special(message)  # checks again, because other properties may contain these words
+        if number is not None:
+            message.properties += number_property(number)
+            self.numbered.putting[number[:3]] = len(messages)
         messages.append(message)
         return queue_id
 
@@ -328,14 +360,30 @@ class SendHandler:
                 ResponseCode.MESSAGE_ILLEGAL, "a batch is neither empty, delayed nor transactional; nothing of it was stored"
             )
         flags, born = _NUMBERS[ext["f"]] & ~HOST_BITS, long_of(ext["g"])
+        first = parse_send_number(ext[REQUEST_FIELD]) if REQUEST_FIELD in ext else None
+        early = self.store.may_answer_early and outer.get(WAIT) == "false"
+        found: list[StoredMessage | None] = [None] * len(items)
+        if first is not None:
+            found = [self.numbered.find(first.after(at)) for at in range(len(items))]
         messages: list[IncomingMessage] = []
-        for flag, body, properties in items:
-            text = join_properties(properties.decode("utf-8", "replace"), self._cluster)
+        numbers: list[SendNumber] = []
+        for at, (flag, body, properties) in enumerate(items):
+            if found[at] is not None:
+                continue
+            text = join_properties(without_number(properties.decode("utf-8", "replace")), self._cluster)
             if len(text) > _SHORT_PROPERTIES or len(body) > self._small_body:
                 self._check_copies(body, text)
+            if first is not None:
+                numbers.append(first.after(at))
+                text += number_property(numbers[-1])
             messages.append(IncomingMessage(topic, queue_id, body, text, flag, flags, born, host))
+        self.numbered.putting.update({number[:3]: at for at, number in enumerate(numbers)})
         batch = self.store.put(messages, together=True)
+        self.numbered.end_put(batch)
         self._count(messages, batch)
+        if len(messages) < len(items):
+            self._answer_repeated_batch(connection, request, found, batch, early=early)
+            return
         push = self._push_to(connection, version)
 
         def answer(status: PutStatus) -> None:
@@ -348,11 +396,70 @@ class SendHandler:
             ids = ",".join(map(self._answers.message_id, batch.physical_offsets))
             push(encode_frame(request.response(code, self._answers.fields(ids, queue_id, batch.queue_offsets[0]))))
 
-        early = self.store.may_answer_early and outer.get(WAIT) == "false"
         if batch.statuses[0] is _PUT_OK and self.store.waits and not early:
             self.store.when_stored(batch, answer)
         else:
             answer(batch.statuses[0])
+
+    def _answer_if_repeated(self, connection: ServerConnection, request: RemotingCommand, number: SendNumber) -> bool:
+        """Answer a send whose message an earlier request has stored, as that one was answered; returns whether it is one."""
+        found = self.numbered.find(number)
+        if found is None:
+            return False
+        early = found.properties.get(WAIT) == "false"
+        self._answer_when_safe(connection, request, repeated_fields(found), found.physical_offset + found.size, early=early)
+        return True
+
+    def _answer_repeated_batch(
+        self,
+        connection: ServerConnection,
+        request: RemotingCommand,
+        found: list[StoredMessage | None],
+        batch: PutBatch,
+        *,
+        early: bool,
+    ) -> None:
+        """Answer a batch of which an earlier request has stored all messages, or those before the place where a log was cut."""
+        status = next((status for status in batch.statuses if status is not _PUT_OK), _PUT_OK)
+        if status is not _PUT_OK:
+            connection.answer(request, response_code(status), remark=batch.remark)
+            return
+        put = iter(zip(batch.physical_offsets, batch.queue_offsets, strict=True))
+        ids: list[str] = []
+        offsets: list[int] = []
+        end = batch.end
+        for message in found:
+            if message is None:
+                physical_offset, queue_offset = next(put)
+                ids.append(self._answers.message_id(physical_offset))
+                offsets.append(queue_offset)
+            else:
+                ids.append(message.message_id)
+                offsets.append(message.queue_offset)
+                end = max(end, message.physical_offset + message.size)
+        first = found[0]
+        fields = repeated_fields(first) if first is not None else {"queueId": request.ext["e"], "queueOffset": offsets[0]}
+        fields |= {"msgId": ",".join(ids), OFFSETS_FIELD: ",".join(map(str, offsets))}
+        self._answer_when_safe(connection, request, fields, end, early=early)
+
+    def _answer_when_safe(
+        self, connection: ServerConnection, request: RemotingCommand, fields: Mapping[str, object], end: int, *, early: bool
+    ) -> None:
+        """Answer with fields about stored messages when the log up to `end` is as safe as the mode promises."""
+        push = self._push_to(connection, self.topics.version)
+
+        def answer(status: PutStatus) -> None:
+            if request.is_oneway:
+                return
+            known = {**self._answers.fields("", 0, 0), **fields} if status.stored else None
+            push(
+                encode_frame(request.response(response_code(status), known, remark=None if status.stored else _UNKNOWN_REMARK))
+            )
+
+        if self.store.waits and not (early and self.store.may_answer_early):
+            self.store.log.when_stored(end, answer)
+        else:
+            answer(_PUT_OK)
 
     def _admit_special(self, message: IncomingMessage) -> None:
         decoded = decode_properties(message.properties)
@@ -373,6 +480,7 @@ class SendHandler:
     def _put(self, push: Push, messages: list[IncomingMessage], sent: list[_Sent]) -> None:
         store = self.store
         batch = store.put(messages)
+        self.numbered.end_put(batch)
         self._count(messages, batch)
         if not store.waits or not batch.end:
             self._answer_all(push, sent, batch, _PUT_OK)

@@ -15,6 +15,7 @@ from .delay import DelayDelivery
 from .deletions import Deletions
 from .groups import GroupTable
 from .locks import QueueLocks
+from .numbered_sends import NumberedSends
 from .offsets import ConsumerOffsets
 from .persistence import (
     GROUPS_FILE,
@@ -52,6 +53,7 @@ class TableFiles:
     delay: DelayDelivery
     locks: QueueLocks
     deletions: Deletions
+    numbered: NumberedSends
     replicated: ReplicatedTables | None
     """In DLedger mode, the tables in the log; otherwise None."""
 
@@ -75,6 +77,7 @@ class TableFiles:
         now = self.clock.monotonic()
         self.persistence.load(LOCKS_FILE, lambda stored: self.locks.load(stored, now))
         locks_file = keep(LOCKS_FILE, self._with_log_offset(self.locks.to_json), self._refreshed(lambda: self.locks.changes))
+        self.numbered.load(self.persistence, config.flush_consumer_offset_interval / 1000)
         self.store.on_queues_cut.append(self.commits.queues_cut)
         if self.replicated is None:
             topics_file = keep(TOPICS_FILE, self._with_log_offset(self.topics.to_json), lambda: self.topics.version)

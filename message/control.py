@@ -47,6 +47,9 @@ client id means that none has."""
 DELAYS_DELIVERED = "delays_delivered"
 """`levels` holds for each delay level the queue offset of the next message to deliver."""
 
+PRODUCER_FENCED = "producer_fenced"
+"""From here on, numbered sends of `producer` count only with `epoch` or a higher one. `timestamp` is the store timestamp."""
+
 TABLES_CARRIED = "tables_carried"
 """The events from the physical offset `from` to this one contain all tables: those that were in no log, of a classic log or of
 RocketMQ, or those whose events are about to expire. `topics` and `groups` hold the names of all topics and groups, or are
@@ -165,3 +168,20 @@ def deleted_group_of(control: Control) -> tuple[str, bool]:
     if not isinstance(group, str) or not isinstance(offsets, bool):
         raise CorruptRecord(f"a {GROUP_DELETED} record names a group (got {control.content!r:.200})")
     return group, offsets
+
+
+def fence_of(producer_id: str, epoch: int, timestamp: int) -> Control:
+    """The event that a producer with this epoch replaces those with the same id and lower epochs."""
+    return Control(PRODUCER_FENCED, {"producer": producer_id, "epoch": epoch, "timestamp": timestamp})
+
+
+def fenced_producer_of(control: Control) -> tuple[str, int, int]:
+    """The producer id, the epoch and the timestamp of a `PRODUCER_FENCED` event.
+
+    Raises:
+        CorruptRecord: the content has another shape.
+    """
+    parts = [control.content.get(name) for name in ("producer", "epoch", "timestamp")]
+    if [type(part) for part in parts] != [str, int, int]:
+        raise CorruptRecord(f"a {PRODUCER_FENCED} record names a producer, epoch and time (got {control.content!r:.200})")
+    return cast("tuple[str, int, int]", tuple(parts))

@@ -39,8 +39,12 @@ TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 SHARDING_KEY = "__SHARDINGKEY"
+SEND_NUMBER = "LMQ_SEND"
+"""Our own property: the number of the send that stored the message, see `send_number.py`; only brokers write it."""
 
-KEYS_MARK, TAGS_MARK, DELAY_MARK, UNIQUE_KEY_MARK = (name + NAME_END for name in (KEYS, TAGS, DELAY, UNIQUE_KEY))
+KEYS_MARK, TAGS_MARK, DELAY_MARK, UNIQUE_KEY_MARK, SEND_NUMBER_MARK = (
+    name + NAME_END for name in (KEYS, TAGS, DELAY, UNIQUE_KEY, SEND_NUMBER)
+)
 """A property string without its mark has no such property, and searching the mark is faster than decoding the string."""
 
 

@@ -125,6 +125,8 @@ class RequestCode(IntEnum):
     AUTH_LIST_ACL = 3010
     CHANGE_DLEDGER_GROUP = 60001
     """Ours: an operator hands over leadership of a DLedger group, or changes its members."""
+    FENCE_PRODUCER = 60002
+    """Ours: a producer with a known id begins a new epoch, and sends of older epochs are refused from then on."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -225,3 +227,7 @@ class ResponseCode(IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+    PRODUCER_FENCED = 60101
+    """Ours: a send of an epoch that was replaced. Nothing was stored."""
+    SEND_FORGOTTEN = 60102
+    """Ours: a send that may be a repetition, but is too old to tell. This request stored nothing."""

@@ -20,7 +20,7 @@ from ..message.control import CONTROL_TOPIC
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ..message.layout import DerivedParts
 from ..message.numbers import LONG_MAX, is_digits
-from ..message.properties import DELAY_MARK, KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
+from ..message.properties import DELAY_MARK, KEYS_MARK, SEND_NUMBER_MARK, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
 from ..message.strings import string_hash
 from ..world.events import get_logger
 from .commitlog import CommitLog
@@ -62,9 +62,9 @@ REFUSED_QUEUES_MAX = 100
 """How many queues that cannot have files are logged; records of further ones are skipped silently."""
 
 
-Derivable = tuple[str, int, int, int, int, int, int, int, str, str]
-"""What queues and index need of one record: topic, queue id, queue offset, physical offset, size, tags code, store timestamp,
-sys flag, unique key, keys. A plain tuple, because one is made for every message."""
+Derivable = tuple[str, int, int, int, int, int, int, int, str, str, str]
+"""What is derived from one record: topic, queue id, queue offset, physical offset, size, tags code, store timestamp, sys flag,
+unique key, keys, send number. A plain tuple, because one is made for every message."""
 
 
 class KeyIndex(Protocol):
@@ -124,6 +124,7 @@ def derivable_of(parts: DerivedParts, tags_codes: TagsCodes) -> Derivable:
         sys_flag,
         find_marked(properties, UNIQUE_KEY_MARK),
         find_marked(properties, KEYS_MARK) if KEYS_MARK in properties else "",
+        find_marked(properties, SEND_NUMBER_MARK) if SEND_NUMBER_MARK in properties else "",
     )
 
 
@@ -162,6 +163,10 @@ class Dispatcher:
     """Called with the records that are new in queues."""
     on_control: Callable[[int, int], None] = lambda _offset, _size: None
     """Called with physical offset and size of a control record, after the records before it are in their queues."""
+    on_numbered: Callable[[Derivable], None] = lambda _: None
+    """Called with each record that has a send number, in log order with control records; after a failure called again."""
+    on_cut: Callable[[int], None] = lambda _: None
+    """Called with a physical offset from which on everything that was derived is forgotten."""
     on_failure: Callable[[OSError], None] = lambda _: None
     on_success: Callable[[], None] = lambda: None
     dirty: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
@@ -222,6 +227,7 @@ class Dispatcher:
         self._offered_count = 0
         self._put_end = min(self._put_end, offset)
         self.dispatched_offset = min(self.dispatched_offset, offset)
+        self.on_cut(offset)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Derive whatever becomes readable, until cancelled."""
@@ -347,7 +353,9 @@ class Dispatcher:
         touched, queues = self._touched, dict[tuple[str, int], ConsumeQueue]()
         indexed: list[tuple[str, str, str, int, int]] = []
         for record in records:
-            topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, sys_flag, unique_key, keys = record
+            (topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, sys_flag, unique_key, keys, number) = (
+                record
+            )
             kind = sys_flag & TRANSACTION_MASK
             if not kind or kind == TRANSACTION_COMMIT:
                 key = (topic, queue_id)
@@ -362,6 +370,8 @@ class Dispatcher:
                     arrived.append(record)
             elif kind == TRANSACTION_ROLLBACK and topic == CONTROL_TOPIC:
                 self.on_control(physical_offset, size)
+            if number:
+                self.on_numbered(record)
             if kind != TRANSACTION_ROLLBACK and (unique_key or keys):
                 indexed.append((topic, unique_key, keys, physical_offset, timestamp))
         for queue in list(touched):

@@ -17,7 +17,15 @@ from ..message.control import CONTROL_TOPIC, Control, control_message
 from ..message.flags import INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
 from ..message.layout import TOPIC_BYTES_MAX, encode_records, topic_field
 from ..message.message import IncomingMessage
-from ..message.properties import DELAY_MARK, KEYS_MARK, PROPERTIES_BYTES_MAX, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
+from ..message.properties import (
+    DELAY_MARK,
+    KEYS_MARK,
+    PROPERTIES_BYTES_MAX,
+    SEND_NUMBER_MARK,
+    TAGS_MARK,
+    UNIQUE_KEY_MARK,
+    find_marked,
+)
 from ..world.events import get_logger
 from .commitlog import Done
 from .config import SCHEDULE_TOPIC
@@ -249,6 +257,7 @@ class PutSide(StoreParts):
                     message.sys_flag,
                     find_marked(properties, UNIQUE_KEY_MARK),
                     find_marked(properties, KEYS_MARK) if KEYS_MARK in properties else "",
+                    find_marked(properties, SEND_NUMBER_MARK) if SEND_NUMBER_MARK in properties else "",
                 )
             )
         self.dispatcher.offer(appended.start, appended.end, derivables)
@@ -376,7 +385,7 @@ class PutSide(StoreParts):
         message = control_message(control, now, self.store_host)
         records = encode_records([message], [topic_field(CONTROL_TOPIC.encode())], [0], now, self.store_host)
         appended = self.log.append(records)
-        derivable = (CONTROL_TOPIC, 0, 0, appended.offsets[0], len(records[0]), 0, now, message.sys_flag, "", "")
+        derivable = (CONTROL_TOPIC, 0, 0, appended.offsets[0], len(records[0]), 0, now, message.sys_flag, "", "", "")
         self.dispatcher.offer(appended.start, appended.end, [derivable])
         return appended.end
 

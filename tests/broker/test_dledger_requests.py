@@ -70,6 +70,7 @@ DECIDED: dict[RequestCode, Request] = {
     RequestCode.DELETE_SUBSCRIPTIONGROUP: ({"groupName": "g", "cleanOffset": "true"}, b""),
     RequestCode.CLEAN_UNUSED_TOPIC: ({}, b""),
     RequestCode.CHANGE_DLEDGER_GROUP: ({"action": "remove", "peer": "n9"}, b""),
+    RequestCode.FENCE_PRODUCER: ({"producer": "p"}, b""),
 }
 """What only the leader may decide, with a request that it would carry out."""
 
@@ -104,6 +105,7 @@ def tables_of(broker: Broker) -> dict[str, Any]:
         "forbidden": {group: dict(bits) for group, bits in broker.groups.forbidden.items()},
         "offsets": {key: dict(queues) for key, queues in broker.offsets.table.items()},
         "locks": broker.locks.to_json(),
+        "fences": list(broker.numbered.table.producers),
         "queues": {key: queue.max_offset for key, queue in broker.store.queues.table.items()},
     }
 
