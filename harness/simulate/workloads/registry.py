@@ -16,6 +16,7 @@ from .groups import Groups
 from .kinds import Kinds, OrderedKinds
 from .members import Concurrent, Ordered
 from .membership import Membership
+from .numbered import Numbered
 from .offsets import Offsets
 from .plain import Plain
 from .pulls import Pulls
@@ -48,6 +49,7 @@ _OF_WIDE_SEEDS: tuple[type[Workload], ...] = (
     Closing,
     Blocking,
     Beginnings,
+    Numbered,
 )
 WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in (*_DLEDGER, *_OF_WIDE_SEEDS)}
 CLASSIC_WORKLOADS = tuple(workload.name for workload in _CLASSIC)
