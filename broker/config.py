@@ -201,6 +201,8 @@ RocketMQ 5.x this is the default."""
     """Our own key: the secret that all nodes of a group share."""
     allow_empty_ha_secret: bool = False
     """Our own key: whether a node of a DLedger group that listens beyond this machine may start without a secret."""
+    ha_secret_file: str = ""
+    """Our own key: the file that has the secret, instead of `haSecret`."""
 
     # DLedger
     enable_dleger_commit_log: bool = _key(False, name="enableDLegerCommitLog")
@@ -323,6 +325,7 @@ _ONLY = {
     "totalReplicas": ("1", "copies are counted by inSyncReplicas and minInSyncReplicas here"),
     "readOnlyCommitLogStorePaths": ("", "this broker keeps its log in one directory, and would not find what is in others"),
     "storeType": ("default", "this broker keeps consume queues in files, and would not find those in RocksDB"),
+    "messageStorePlugIn": ("", "plug-ins of Java's message store cannot run here, and what they do would be missing"),
 }
 """Keys of RocketMQ that may have only one value here, and why."""
 
@@ -357,6 +360,8 @@ def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> B
                 raise BadConfig(key, value, f"{_ONLY[key][0] or 'empty'}: {_ONLY[key][1]}")
             if key in _NOT_THERE and value.strip().lower() == "true":
                 raise BadConfig(key, value, f"false: this broker has no {_NOT_THERE[key]}")
+            if (meant := _meant_by(key)) is not None:
+                raise BadConfig(key, value, f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored")
             others[key] = value
             unknown.append(key)
     if unknown:
@@ -368,6 +373,30 @@ def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> B
     if base is not None:
         return attrs.evolve(base, **values, tls=tls, others=others)
     return BrokerConfig(**values, tls=tls, others=others)
+
+
+def _meant_by(key: str) -> str | None:
+    """The known key of which `key` is a misspelling: one that differs by its case, or by one letter or two that changed places.
+
+    No key of RocketMQ's that is unknown here is that near to another one.
+    """
+    plain = key.lower()
+    for known in (*_FIELDS, *TLS_KEYS, *_NOT_THERE, *_ONLY):
+        other = known.lower()
+        if key != known and (plain == other or _one_typing_error(plain, other)):
+            return known
+    return None
+
+
+def _one_typing_error(one: str, other: str) -> bool:
+    shorter, longer = sorted((one, other), key=len)
+    at = next((at for at, (left, right) in enumerate(zip(shorter, longer, strict=False)) if left != right), len(shorter))
+    if len(longer) - len(shorter) == 1:
+        return shorter[at:] == longer[at + 1 :]
+    changed, into = shorter[at : at + 2], longer[at : at + 2]
+    return len(shorter) == len(longer) and (
+        shorter[at + 1 :] == longer[at + 1 :] or (changed == into[::-1] and shorter[at + 2 :] == longer[at + 2 :])
+    )
 
 
 def _value_of(field: attrs.Attribute[Any], key: str, text: str) -> Any:

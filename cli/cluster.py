@@ -9,10 +9,11 @@ import click
 from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError
 from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
-from .output import number_or_text, print_rows, snake, snaked
+from .dledger import missing_of
+from .output import fail_if_missing, number_or_text, print_rows, snake, snaked
 from .reasons import SuggestingGroup
 
-_STATE = ("version", "in_tps", "out_tps", "disk_percent", "log_end", "replication", "runtime", "ha", "error")
+_STATE = ("version", "in_tps", "out_tps", "disk_percent", "log_end", "replication", "runtime", "ha", "waits_in_vain", "error")
 """The columns that `status` adds to a broker; None if the broker does not report one."""
 
 
@@ -37,15 +38,28 @@ async def list_brokers(namesrv: str, as_json: bool) -> None:
 @json_option
 @talks_to_cluster
 async def status(namesrv: str, as_json: bool) -> None:
-    """Show version, load, disk and replication of every broker, or why it does not answer."""
+    """Show version, load, disk and replication of every broker, or why it does not answer.
+
+    Ends with status 1, and names on standard error what is missing: a broker that does not answer, the master of a broker's
+    name, the slaves of a SYNC_MASTER, the leader or a member of a DLedger group.
+    """
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         rows = [{**row, **dict.fromkeys(_STATE)} for row in await _members(admin)]
-        for row in rows:
-            await _ask_broker(admin, row)
+        nodes = [node for row in rows if (node := await _ask_broker(admin, row)) is not None]
     columns = ("broker", "id", "role", "address", "version", "in_tps", "out_tps", "disk_percent", "log_end", "replication")
     print_rows(rows, columns, as_json=as_json, nothing="the name server knows no broker")
-    if any(row["error"] for row in rows):
-        raise click.exceptions.Exit(1)
+    silent = [f"{row['broker']}: {row['role']} {row['id']} at {row['address']}: {row['error']}" for row in rows if row["error"]]
+    with_master = {str(row["broker"]) for row in rows if row["role"] == "master"} | {str(node["broker"]) for node in nodes}
+    headless = sorted({str(row["broker"]) for row in rows} - with_master)
+    alone = [row["broker"] for row in rows if row["waits_in_vain"]]
+    fail_if_missing(
+        [
+            *silent,
+            *(f"{name}: no master, so nothing can be sent to it" for name in headless),
+            *(f"{name}: no slave of its SYNC_MASTER, so sends end with SLAVE_NOT_AVAILABLE" for name in alone),
+            *missing_of(nodes),
+        ]
+    )
 
 
 async def _members(admin: Admin) -> list[dict[str, Any]]:
@@ -62,13 +76,15 @@ async def _members(admin: Admin) -> list[dict[str, Any]]:
     ]
 
 
-async def _ask_broker(admin: Admin, row: dict[str, Any]) -> None:
+async def _ask_broker(admin: Admin, row: dict[str, Any]) -> dict[str, Any] | None:
+    """Fill the row of a broker; returns its status as a node of a DLedger group if it is one."""
     try:
         runtime = await admin.broker_runtime(row["address"])
     except ClientError as error:
         row["error"] = row["replication"] = str(error)
-        return
-    row["version"] = runtime.get("brokerVersionDesc")
+        return None
+    own_version = runtime.get("ledgermqVersion")
+    row["version"] = f"ledgermq {own_version}" if own_version else runtime.get("brokerVersionDesc")
     row["in_tps"] = _first_number(runtime.get("putTps"))
     row["out_tps"] = _first_number(runtime.get("getTransferredTps") or runtime.get("getTransferedTps"))
     row["disk_percent"] = _first_number(runtime.get("commitLogDiskRatio")) * 100
@@ -77,9 +93,14 @@ async def _ask_broker(admin: Admin, row: dict[str, Any]) -> None:
     try:
         ha = await admin.ha_status(row["address"])
     except ClientError:  # older brokers do not know the request
-        return
+        return None
     row["ha"] = snaked(ha)
     row["replication"] = _replication(ha)
+    if ha.get("master") and not ha.get("haConnectionInfo"):
+        config = await admin.broker_config(row["address"])
+        row["waits_in_vain"] = config.get("brokerRole") == "SYNC_MASTER"
+    node = ha.get("dledger")
+    return {"broker": row["broker"], "address": row["address"], **node} if node else None
 
 
 def _first_number(text: str | None) -> float:

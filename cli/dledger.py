@@ -11,7 +11,7 @@ from ..client.errors import ClientError
 from ..ha.raft.quorum import Configuration
 from ..ha.raft.route_table import RouteTable
 from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
-from .output import print_rows, snaked
+from .output import fail_if_missing, print_rows, snaked
 from .reasons import SuggestingGroup
 
 _COLUMNS = ("broker", "node", "role", "term", "leader", "address", "committed", "end", "lag", "flush", "note")
@@ -27,11 +27,15 @@ def command() -> None:
 @json_option
 @talks_to_cluster
 async def status(namesrv: str, as_json: bool) -> None:
-    """Show every node with its view of the group: role, term, committed index and problems."""
+    """Show every node with its view of the group: role, term, committed index and problems.
+
+    Ends with status 1 if a group has no leader or a member is missing, and names them on standard error.
+    """
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         found = await nodes_of(admin)
     rows = [snaked(node) for node in found] if as_json else rows_of(found)
     print_rows(rows, _COLUMNS, as_json=as_json, nothing="no broker of this cluster belongs to a DLedger group")
+    fail_if_missing(missing_of(found))
 
 
 async def nodes_of(admin: Admin) -> list[dict[str, Any]]:
@@ -55,6 +59,26 @@ def leaders_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         routes.update_configuration(node["broker"], Configuration(voters=node["voters"], learners=node["learners"]))
         routes.update_leader(node["broker"], node["selfId"], node["term"])
     return [node for node in leading if node["selfId"] == routes.leader(node["broker"])]
+
+
+def missing_of(found: list[dict[str, Any]]) -> list[str]:
+    """What the groups lack: nodes that do not answer or take no part, leaders, and members that are not connected."""
+    missing = [
+        f"{node['broker']}: {node.get('selfId') or 'the node'} at {node['address']}: {node['failure']}"
+        for node in found
+        if node.get("failure")
+    ]
+    leaders = {node["broker"]: node for node in leaders_of(found)}
+    for broker in sorted({node["broker"] for node in found}):
+        leader = leaders.get(broker)
+        if leader is None:
+            missing.append(f"{broker}: no node leads, so nothing can be sent")
+        views = [leader] if leader else [node for node in found if node["broker"] == broker]
+        silent = {peer["id"] for view in views for peer in view.get("peers") or () if not peer.get("connected")}
+        missing += [
+            f"{broker}: {name} is not connected to {leader['selfId'] if leader else 'the others'}" for name in sorted(silent)
+        ]
+    return missing
 
 
 def rows_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import click
 from ..client.admin import open_admin
 from ..client.admin.errors import GroupExists
 from ..client.errors import NotOnline
+from . import redrive
 from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import moment_or_none, print_json, print_rows, snaked, warn_without_master, when
 from .reasons import SuggestingGroup
@@ -34,6 +35,9 @@ SYSTEM_GROUPS = frozenset(
 @click.group("group", cls=SuggestingGroup)
 def command() -> None:
     """Consumer groups and their positions."""
+
+
+command.add_command(redrive.command)
 
 
 @command.command("list")

@@ -34,7 +34,7 @@ COMMANDS = {
     "send": LazyCommand("send", "Send messages, from arguments or line by line."),
     "consume": LazyCommand("consume", "Print messages."),
     "topic": LazyCommand("topic", "Topics: list, create, update, delete, show, route."),
-    "group": LazyCommand("group", "Consumer groups: list, show, reset, create, update, delete."),
+    "group": LazyCommand("group", "Consumer groups: list, show, reset, redrive, create, update, delete."),
     "message": LazyCommand("message", "Single messages: show, find, by-key, by-offset."),
     "cluster": LazyCommand("cluster", "Brokers: list, status."),
     "dledger": LazyCommand("dledger", "DLedger groups: status, transfer, add, learner, remove."),
@@ -110,13 +110,9 @@ def _import_quickly(module: str) -> ModuleType:
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - only --version pays for it
+        from ..world.version import own_version  # noqa: PLC0415 - only --version pays for it
 
-        try:
-            number = version("ledgermq")
-        except PackageNotFoundError:
-            number = "(not installed)"
-        click.echo(f"ledgermq {number}")
+        click.echo(f"ledgermq {own_version()}")
         context.exit()
 
 

@@ -135,6 +135,13 @@ def warn_without_master(brokers: Sequence[str]) -> None:
         click.echo(f"Left out, because they have no master now: {', '.join(brokers)}", err=True)
 
 
+def fail_if_missing(missing: Sequence[str]) -> None:
+    """Print on standard error what a cluster lacks, and end the command with status 1; does nothing if it lacks nothing."""
+    if missing:
+        click.echo("\n".join(f"missing: {each}" for each in missing), err=True)
+        raise click.exceptions.Exit(1)
+
+
 def stored_fields(message: StoredMessage) -> dict[str, Any]:
     """The fields of a stored message for programs."""
     return {

@@ -20,6 +20,7 @@ from ...remoting.server import ServerConnection
 from ...store.config import SCHEDULE_TOPIC
 from ...store.message_store import MessageStore
 from ...world.clock import Clock
+from ...world.version import own_version
 from ..delay import DelayDelivery
 from ..stats import Stats, Totals
 
@@ -88,6 +89,7 @@ class Runtime:
             "brokerActive": "true",
             "brokerVersion": str(PROTOCOL_VERSION),
             "brokerVersionDesc": VERSION_DESCRIPTION,
+            "ledgermqVersion": own_version(),
             "bootTimestamp": str(started_ms),
             "runtime": duration_text(self.clock.wall_ms() - started_ms),
         }

@@ -55,6 +55,31 @@ def test_protection_that_is_not_there_is_refused_and_not_left_out(key: str) -> N
     assert config_of({key: "false"}).others == {key: "false"}
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("flushDiskTyp", "flushDiskType"),
+        ("flushdisktype", "flushDiskType"),
+        ("flushDsikType", "flushDiskType"),
+        ("brokerRoles", "brokerRole"),
+        ("brokerIP3", "brokerIP1"),
+        ("enableDledgerCommitLog", "enableDLegerCommitLog"),
+        ("aclEnabled", "aclEnable"),
+        ("tls.server.keypath", "tls.server.keyPath"),
+    ],
+)
+def test_a_misspelt_key_is_refused_with_the_key_that_was_meant(key: str, meant: str) -> None:
+    """A master that ignored `flushDiskTyp` would lose, after a power cut, what its operator believes to be synced."""
+    with pytest.raises(BadConfig, match=f"{key} must be spelt {meant}, or left out"):
+        config_of({key: "SYNC_FLUSH"})
+
+
+@pytest.mark.parametrize("key", ["flushCommitLogLeastPages", "putMsgIndexHightWater", "maxDelayTime", "timerMaxDelaySec"])
+def test_keys_of_rocketmq_are_no_misspellings(key: str) -> None:
+    """None of those that Apache's configuration classes of 4.9.8 and 5.5.0 have is that near to one of ours."""
+    assert config_of({key: "1"}).others == {key: "1"}
+
+
 def test_unknown_keys_are_named_in_one_warning_and_kept() -> None:
     """A key of RocketMQ's that we do not know is no error, is logged once and shown again."""
     with capture_logs() as events:

@@ -7,6 +7,10 @@ import signal
 from pathlib import Path
 from secrets import token_hex
 
+import pytest
+
+from ledgermq.broker.config import BrokerConfig
+
 from .processes import Run, Start
 
 
@@ -128,3 +132,35 @@ def test_a_value_that_no_broker_can_run_with_is_found_where_it_stands(runner: Ru
     assert f"Error: {file}: slaveTimeout must be a whole number (got 'soon')" in in_file
     assert "Error: slaveTimeout must be a whole number (got 'later')" in in_flag
     assert "Error: namesrvAddr must be HOST:PORT, several separated by ; (got 'nowhere')" in name_server
+
+
+def test_a_secret_comes_from_a_file_or_the_environment(runner: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no process list and no configuration shows it; what is set in two places, or cannot be read, is refused."""
+    file = tmp_path / "secret"
+    file.write_text("hush\n")
+    secrets: list[str] = []
+
+    def note(config: BrokerConfig) -> None:
+        secrets.append(config.ha_secret)
+
+    def serve_nothing(*_arguments: object, **_options: object) -> None:
+        pass
+
+    monkeypatch.setattr("ledgermq.cli.broker._warn", note)
+    monkeypatch.setattr("ledgermq.cli.broker.serve", serve_nothing)
+
+    runner("broker", "--haSecretFile", str(file))
+    monkeypatch.setenv("LEDGERMQ_HA_SECRET", "of the environment")
+    runner("broker")
+    runner("broker", "--haSecret", "of a flag")
+    runner("broker", "--haSecretFile", str(file))
+
+    assert secrets == ["hush", "of the environment", "of a flag", "hush"]
+    assert "hush" not in runner("broker", "-p", "--haSecretFile", str(file)).stdout
+    twice = runner("broker", "--haSecretFile", str(file), "--haSecret", "x", status=2).stderr
+    assert "haSecretFile must be left out where haSecret is set" in twice
+    missing = runner("broker", "--haSecretFile", str(tmp_path / "none"), status=2).stderr
+    assert "cannot be read" in missing
+    assert "No such file" in missing
+    file.write_text("\n")
+    assert "it is empty" in runner("broker", "--haSecretFile", str(file), status=2).stderr

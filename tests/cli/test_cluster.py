@@ -9,12 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from ledgermq.cli.main import main
+from ledgermq.world.version import own_version
+
 from .processes import Ledgermq, Run, Start, until
 
 
-def statuses(runner: Run, namesrv: str) -> dict[int, dict[str, Any]]:
+def statuses(runner: Run, namesrv: str, status: int = 0) -> dict[int, dict[str, Any]]:
     """What the command prints of each broker, by its id."""
-    return {row["id"]: row for row in json.loads(runner("cluster", "status", "--json", namesrv=namesrv).stdout)}
+    found = runner("cluster", "status", "--json", status=status, namesrv=namesrv)
+    return {row["id"]: row for row in json.loads(found.stdout)}
 
 
 def test_a_pair_shows_its_roles_its_lag_and_its_last_acknowledgement(start: Start, runner: Run) -> None:
@@ -22,7 +28,7 @@ def test_a_pair_shows_its_roles_its_lag_and_its_last_acknowledgement(start: Star
     up = start("up", "--mode", "ha", "--port", "0", "--broker-port", "0")
     namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
     up.wait_for(r"broker-a +sync master .*\nbroker-a +slave ")
-    until(lambda: statuses(runner, namesrv)[0]["replication"] != "no slave")
+    until(lambda: CliRunner().invoke(main, ["cluster", "status", "--namesrv", namesrv]).exit_code == 0)
     runner("send", "hello", "first", namesrv=namesrv)
 
     rows = statuses(runner, namesrv)
@@ -31,6 +37,8 @@ def test_a_pair_shows_its_roles_its_lag_and_its_last_acknowledgement(start: Star
         (0, "master", "broker-a"),
         (1, "slave", "broker-a"),
     ]
+    assert {row["version"] for row in rows.values()} == {f"ledgermq {own_version()}"}
+    assert {row["runtime"]["broker_version_desc"] for row in rows.values()} == {"V4_9_8"}, "what clients are told"
     assert int(rows[0]["log_end"]) == int(rows[1]["log_end"]) > 0, "the send was answered when the slave had it"
     assert re.fullmatch(r"127\.0\.0\.1:\d+ 0 bytes behind, acked \d+ ms ago", rows[0]["replication"])
     assert re.fullmatch(r"follows 127\.0\.0\.1:\d+, 0 bytes behind", rows[1]["replication"])
@@ -61,14 +69,22 @@ def test_what_keeps_a_slave_from_following_is_shown(start: Start, runner: Run, t
     broker(2, "SLAVE", "--haMasterAddress", "127.0.0.1:1")
 
     def shows(number: int, reason: str) -> Callable[[], bool]:
-        return lambda: re.match(reason, statuses(runner, namesrv)[number]["replication"]) is not None
+        return lambda: re.match(reason, statuses(runner, namesrv, status=1)[number]["replication"]) is not None
 
     until(shows(1, r"127\.0\.0\.1:\d+: the master does not know our secret.*haSecret"))
     until(shows(2, r"cannot reach 127\.0\.0\.1:1"))
     until(shows(0, "no slave$"))
 
+    lonely = runner("cluster", "status", namesrv=namesrv, status=1)
+    assert lonely.stderr == "missing: broker-a: no slave of its SYNC_MASTER, so sends end with SLAVE_NOT_AVAILABLE\n"
+
     master.process.send_signal(signal.SIGSTOP)
-    shown = runner("cluster", "status", namesrv=namesrv, status=1).stdout
+    found = runner("cluster", "status", namesrv=namesrv, status=1)
     master.process.send_signal(signal.SIGCONT)
-    assert "did not answer" in shown
-    assert "cannot reach 127.0.0.1:1" in shown
+    assert "did not answer" in found.stdout
+    assert "cannot reach 127.0.0.1:1" in found.stdout
+    assert re.match(r"missing: broker-a: master 0 at \S+: .*did not answer", found.stderr)
+
+    assert master.stop() == 0
+    headless = runner("cluster", "status", namesrv=namesrv, status=1)
+    assert headless.stderr == "missing: broker-a: no master, so nothing can be sent to it\n"

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ledgermq.cli.dledger import leaders_of
+from ledgermq.cli.dledger import leaders_of, missing_of
 
 from .processes import Run, Start
 
@@ -62,6 +62,38 @@ def test_a_cluster_without_groups_says_so(start: Start, runner: Run) -> None:
     assert "no broker of this cluster belongs to a DLedger group" in runner("dledger", "status", namesrv=namesrv).output
     refused = runner("dledger", "transfer", "n1", namesrv=namesrv, status=1)
     assert "no leader of such a DLedger group is known" in refused.stderr
+
+
+def node(number: int, role: str, *silent: str, leader: str | None = "n0") -> dict[str, Any]:
+    """What a node of a group of three says of itself; it does not reach those that are `silent`."""
+    others = [name for name in ("n0", "n1", "n2") if name != f"n{number}"]
+    return {
+        "broker": "b",
+        "address": f"127.0.0.1:{number}",
+        "group": "g",
+        "selfId": f"n{number}",
+        "role": role,
+        "term": 3,
+        "leaderId": leader,
+        "voters": ["n0", "n1", "n2"],
+        "learners": [],
+        "peers": [{"id": name, "connected": name not in silent} for name in others],
+    }
+
+
+def test_what_a_group_lacks_is_named() -> None:
+    """A healthy group lacks nothing; else a member that is not connected, a node that takes no part, and a leader."""
+    leader, follower = node(0, "leader"), node(1, "follower")
+    failed = {"broker": "b", "address": "127.0.0.1:2", "group": "g", "selfId": "n2", "failure": "its disk is full"}
+
+    assert missing_of([leader, follower, node(2, "follower")]) == []
+    assert missing_of([node(0, "leader", "n2"), node(1, "follower", "n2")]) == ["b: n2 is not connected to n0"]
+    assert missing_of([leader, follower, failed]) == ["b: n2 at 127.0.0.1:2: its disk is full"]
+    assert missing_of([node(1, "candidate", "n0", "n2", leader=None)]) == [
+        "b: no node leads, so nothing can be sent",
+        "b: n0 is not connected to the others",
+        "b: n2 is not connected to the others",
+    ]
 
 
 def test_a_node_that_does_not_know_of_its_successor_is_not_taken_for_the_leader() -> None:

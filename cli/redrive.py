@@ -1,0 +1,115 @@
+"""`ledgermq group redrive`: hand a group its dead letters once more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+from ..client.admin import Admin, open_admin
+from ..client.errors import ClientError, NoRoute, NoRouteReason
+from ..client.producer import Producer, open_producer
+from ..client.pull import PullConsumer, open_pull_consumer
+from ..client.received import ReceivedMessage
+from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
+from ..message.properties import (
+    DELAY,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    KEYS,
+    MAX_RECONSUME_TIMES,
+    RECONSUME_TIME,
+    RETRY_TOPIC,
+    TAGS,
+    WAIT,
+)
+from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
+from .output import print_json
+
+MESSAGES_PER_BATCH = 256
+"""After this many messages the position in the dead letters is committed; an interrupted command repeats at most these."""
+STALL_SECONDS = 15.0
+"""A poll that gets nothing for this time before the end of the dead letters is an error."""
+_LEFT_OUT = frozenset((DELAY, DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, KEYS, MAX_RECONSUME_TIMES, RECONSUME_TIME, TAGS, WAIT))
+"""Properties of the deliveries that failed, which the next ones begin without, and those that are fields of a message."""
+
+
+@click.command("redrive")
+@click.argument("group")
+@click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many.")
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def command(group: str, count_max: int | None, namesrv: str, as_json: bool) -> None:
+    """Hand a group its dead letters once more, as if they had never failed.
+
+    They go to the group's retry topic, so that no other group gets them again. How far the dead letters have been handed out is
+    the position of the group REDRIVE_GROUP, which `ledgermq group reset` moves back. A command that is interrupted may hand out
+    the last 256 twice.
+    """
+    tls = chosen_tls()
+    async with (
+        open_admin(namesrv, tls=tls) as admin,
+        open_pull_consumer(namesrv, f"REDRIVE_{group}", pull_messages_max=MESSAGES_PER_BATCH, tls=tls) as letters,
+        open_producer(namesrv, tls=tls) as producer,
+    ):
+        queues = await _letters_of(admin, group, letters)
+        ends = {queue: (await admin.queue_range(queue))[1] for queue in queues}
+        await letters.assign(queues)
+        count = await _redrive(group, letters, ends, producer, count_max)
+    if as_json:
+        print_json({"group": group, "messages": count})
+    else:
+        click.echo(f"{count} dead letters of {group} go to it again")
+
+
+async def _letters_of(admin: Admin, group: str, letters: PullConsumer) -> list[MessageQueue]:
+    try:
+        return await letters.queues(DLQ_PREFIX + group)
+    except NoRoute as error:
+        if error.reason is not NoRouteReason.TOPIC_UNKNOWN:
+            raise
+        if group not in await admin.groups():
+            raise click.ClickException(f"there is no group {group!r}") from error
+        return []  # a group's first dead letter creates their topic
+
+
+async def _redrive(
+    group: str, letters: PullConsumer, ends: Mapping[MessageQueue, int], producer: Producer, count_max: int | None
+) -> int:
+    count = 0
+    while (count_max is None or count < count_max) and not all(letters.is_read_to(queue, end) for queue, end in ends.items()):
+        left = MESSAGES_PER_BATCH if count_max is None else min(MESSAGES_PER_BATCH, count_max - count)
+        batch = await letters.poll(left, STALL_SECONDS)
+        if not batch:
+            raise click.ClickException(
+                f"no dead letter has come for {STALL_SECONDS:.0f} s, and not all were read; {count} were handed out"
+            )
+        await _hand_out(group, producer, batch, count)
+        await letters.commit()
+        count += len(batch)
+    return count
+
+
+async def _hand_out(group: str, producer: Producer, batch: Sequence[ReceivedMessage], before: int) -> None:
+    results = await producer.send_many([_retry_of(group, letter) for letter in batch])
+    failures = [result for result in results if isinstance(result, ClientError)]
+    if failures:
+        raise click.ClickException(
+            f"{len(failures)} of {len(batch)} dead letters were not handed out: {failures[0]}. {before} before them were; "
+            "the command begins with these once more"
+        )
+
+
+def _retry_of(group: str, letter: ReceivedMessage) -> Message:
+    record = letter.stored()
+    origin = record.properties.get(DLQ_ORIGIN_TOPIC) or record.properties.get(RETRY_TOPIC) or record.topic
+    properties = {name: value for name, value in record.properties.items() if name not in _LEFT_OUT}
+    return Message(
+        RETRY_PREFIX + group,
+        letter.body,
+        tag=record.tag or None,
+        keys=record.keys,
+        properties={**properties, RETRY_TOPIC: origin},
+        flag=record.flag,
+    )
