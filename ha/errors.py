@@ -11,6 +11,7 @@ HaError
 ├── NoSuchNode          a store has no ledger of the requested node
 ├── CorruptHardState    the term and vote of a node cannot be read
 ├── LeadershipLost      this node stopped leading before it could answer
+├── DamagedEntry        a leader has sent an entry that was damaged where it stored it
 ├── LedgerGap           entries do not continue a ledger
 └── CommittedEntries    a truncation would remove committed entries
 
@@ -89,6 +90,15 @@ class LeadershipLost(HaError):
 
     def __init__(self) -> None:
         super().__init__("leadership of the group changed before this could be answered; ask the new leader")
+
+
+class DamagedEntry(HaError):
+    """The leader of `term` has sent the entry `index` with a body that does not have its CRC. Nothing was appended."""
+
+    def __init__(self, term: int, index: int) -> None:
+        super().__init__(f"entry {index} of the leader of term {term} does not have the CRC that was stored with it")
+        self.term = term
+        self.index = index
 
 
 class LedgerGap(HaError):

@@ -20,13 +20,23 @@ from ...world.randomness import Randomness
 from ...world.ticks import next_tick
 from ...world.workers import Workers
 from ..envelopes import NONCE_SIZE
-from ..errors import HaError, HaProtocolError, HaRefused, WrongRaftDialect
+from ..errors import DamagedEntry, HaError, HaProtocolError, HaRefused, WrongRaftDialect
 from ..raft.messages import Append, Message
 from ..raft.quorum import Configuration
-from ..raft.units import PeerId
+from ..raft.units import LogIndex, PeerId, Term
 from .group_records import read_configuration
 from .handshake import Dialler, Hello, Listener, LogBeginning, NodeCard
-from .native import FrameReader, answered_lane, asks_for_answer, decode_message, encode_message, lane_of
+from .mending_messages import MendingMessage
+from .native import (
+    KIND_ENTRY_DAMAGED,
+    FrameReader,
+    answered_lane,
+    asks_for_answer,
+    decode_mending_message,
+    decode_message,
+    encode_message,
+    lane_of,
+)
 from .native_layout import LANE_CONTROL, LANE_ENTRIES
 
 log = get_logger(__name__)
@@ -80,14 +90,14 @@ class Link:
     take; None if all are answered."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _connection: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    _queue: deque[Message] = attrs.field(factory=deque[Message])
+    _queue: deque[Message | MendingMessage] = attrs.field(factory=deque["Message | MendingMessage"])
     _rest: bytes = b""
     """What remains to be sent of the message that was sent at once."""
     _idle: Stream | None = None
     """The connection, while nothing waits to be sent."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message | MendingMessage) -> None:
         """Send at once what is short and needs not wait, the rest in the background; without a connection it is dropped."""
         if not self.connected:
             return
@@ -107,7 +117,7 @@ class Link:
         self._idle = None
         self._wake.set()
 
-    def _note_sent(self, message: Message) -> None:
+    def _note_sent(self, message: Message | MendingMessage) -> None:
         if self.unanswered_since is None and asks_for_answer(message):
             self.unanswered_since = self.links.clock.monotonic() + _entries_size(message) / SLOWEST_BYTES
 
@@ -202,7 +212,7 @@ def _configuration_in(body: bytes) -> Configuration:
     return read_configuration(body).configuration
 
 
-def _entries_size(message: Message) -> int:
+def _entries_size(message: Message | MendingMessage) -> int:
     """The bytes of the entries in a message."""
     return message.batch.size_bytes if isinstance(message, Append) and message.batch is not None else 0
 
@@ -239,6 +249,10 @@ class Links:
     """Called when entries can be sent to a peer again."""
     on_disconnected: Callable[[PeerId], None]
     """Called when the last connection from a peer has ended."""
+    on_damaged: Callable[[PeerId, Term, LogIndex], None]
+    """Called with the sender, term and index of a received entry that was damaged where the sender stored it."""
+    on_mending: Callable[[MendingMessage], None]
+    """Called with each received message about damaged entries."""
     outgoing: dict[tuple[PeerId, int], Link] = attrs.field(factory=dict[tuple[PeerId, int], Link])
     accepted: dict[Accepted, None] = attrs.field(factory=dict[Accepted, None])
     turned_away: dict[str, float] = attrs.field(factory=dict[str, float])
@@ -299,7 +313,7 @@ class Links:
                     if self._nursery is not None:
                         self._nursery.start_soon(link.run)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message | MendingMessage) -> None:
         """Send a message to its receiver, in the background."""
         link = self.outgoing.get((message.to, lane_of(message)))
         if link is not None:
@@ -410,7 +424,14 @@ class Links:
         frames = reader.feed(rest)
         while True:
             for kind, content in frames:
-                message = decode_message(kind, content, peer, own, _configuration_in)
+                if kind >= KIND_ENTRY_DAMAGED:
+                    self.on_mending(decode_mending_message(kind, content, peer, own))
+                    continue
+                try:
+                    message = decode_message(kind, content, peer, own, _configuration_in)
+                except DamagedEntry as error:
+                    self.on_damaged(peer, error.term, error.index)
+                    continue
                 answered = answered_lane(message)
                 if answered is not None and (peer, answered) in self.outgoing:
                     self.outgoing[peer, answered].unanswered_since = None

@@ -14,7 +14,7 @@ import attrs
 
 from ...message.checksum import crc32
 from ...message.fields import Layout
-from ..errors import HaProtocolError
+from ..errors import DamagedEntry, HaProtocolError
 from ..raft.batch import Batch, Snapshot, TermRun
 from ..raft.messages import (
     Append,
@@ -40,6 +40,7 @@ from ..raft.units import NO_INDEX, LogIndex, PeerId
 from . import native_layout as wire
 from .layout import ENTRY, HEADER_SIZE, INDEX_MAX, POSITION_MAX
 from .ledger import LedgerSlice
+from .mending_messages import EntryCopy, EntryDamaged, EntryRequest, MendingMessage
 from .native_layout import CONTROL_FRAME_MAX, ENTRIES_FRAME_MAX, FRAME, LANE_ENTRIES
 from .walk import Walked, walk_entries
 
@@ -72,15 +73,21 @@ _PLAIN: tuple[tuple[int, type, Layout], ...] = (
 )
 """Messages whose fields are those of their layout, after the sender and receiver, which the connection determines."""
 KIND_READ_INDEX_RESPONSE, KIND_APPEND_RESPONSE, KIND_APPEND, KIND_INSTALL_SNAPSHOT = 10, 11, 12, 13
+KIND_ENTRY_DAMAGED, KIND_ENTRY_REQUEST, KIND_ENTRY_COPY = 16, 17, 18
+"""The kinds from the first of these on are no messages of the Raft core."""
+_MENDING: dict[int, tuple[type[EntryDamaged | EntryRequest], Layout]] = {
+    KIND_ENTRY_DAMAGED: (EntryDamaged, wire.ENTRY_DAMAGED),
+    KIND_ENTRY_REQUEST: (EntryRequest, wire.ENTRY_REQUEST),
+}
 
 
-def _fields_of(layout: Layout) -> Callable[[Message], tuple[int, ...]]:
+def _fields_of(layout: Layout) -> Callable[[Message | MendingMessage], tuple[int, ...]]:
     """A function that returns the fields of a message in the order of its layout."""
     first, *others = (field.name for field in layout.fields)
     return attrgetter(first, *others) if others else lambda message: (getattr(message, first),)
 
 
-_KIND_OF: dict[type, tuple[int, Callable[..., bytes], Callable[[Message], tuple[int, ...]]]] = {
+_KIND_OF: dict[type, tuple[int, Callable[..., bytes], Callable[[Message | MendingMessage], tuple[int, ...]]]] = {
     message: (kind, layout.codec.pack, _fields_of(layout)) for kind, message, layout in _PLAIN
 }
 _PLAIN_OF = {kind: (message, layout) for kind, message, layout in _PLAIN}
@@ -106,7 +113,7 @@ class BeginAnew:
     configuration_body: bytes
 
 
-_ENTRIES_MESSAGES = (Append, InstallSnapshot)
+_ENTRIES_MESSAGES = (Append, InstallSnapshot, EntryCopy)
 _ASKING = (Heartbeat, PreVoteRequest, InstallSnapshot)
 _ANSWERED_LANES: dict[type, int] = {
     AppendResponse: LANE_ENTRIES,
@@ -116,12 +123,12 @@ _ANSWERED_LANES: dict[type, int] = {
 }
 
 
-def lane_of(message: Message) -> int:
+def lane_of(message: Message | MendingMessage) -> int:
     """The lane of a message: entries, and messages that must stay in order with them, have a separate one."""
     return LANE_ENTRIES if isinstance(message, _ENTRIES_MESSAGES) else wire.LANE_CONTROL
 
 
-def asks_for_answer(message: Message) -> bool:
+def asks_for_answer(message: Message | MendingMessage) -> bool:
     """Whether the receiver answers this message, so that silence after it shows that the connection carries nothing."""
     if isinstance(message, Append):
         return message.batch is not None
@@ -136,7 +143,7 @@ def answered_lane(message: Message) -> int | None:
 # ------------------------------------------------------------------------------------------------------------------ encoding
 
 
-def encode_message(message: Message) -> Parts:
+def encode_message(message: Message | MendingMessage) -> Parts:
     """Return the parts of a frame, to be sent in order; entries are views of the leader's file."""
     plain = _KIND_OF.get(type(message))
     if plain is not None:
@@ -160,6 +167,11 @@ def encode_message(message: Message) -> Parts:
         return _frame(KIND_INSTALL_SNAPSHOT, fields, memoryview(begin.configuration_body))
     if isinstance(message, AppendResponse):
         return _frame(KIND_APPEND_RESPONSE, _append_response(message))
+    if isinstance(message, EntryCopy):
+        return _frame(KIND_ENTRY_COPY, wire.ENTRY_COPY.codec.pack(message.term, message.index), message.entry)
+    if isinstance(message, EntryDamaged | EntryRequest):
+        kind = KIND_ENTRY_DAMAGED if isinstance(message, EntryDamaged) else KIND_ENTRY_REQUEST
+        return _frame(kind, wire.ENTRY_REQUEST.codec.pack(message.term, message.index))
     assert isinstance(message, ReadIndexResponse), f"no frame is known for a {type(message).__name__}"
     known = message.index is not None
     index = message.index if message.index is not None else NO_INDEX
@@ -317,6 +329,7 @@ def decode_message(
 
     Raises:
         HaProtocolError: the content is not a message, or its entries are not well formed.
+        DamagedEntry: the body of an entry does not have its CRC, although the frame has: it was damaged where it was stored.
     """
     try:
         if kind in _PLAIN_OF:
@@ -332,6 +345,24 @@ def decode_message(
             return _append(content, sender, to, read_configuration)
         if kind == KIND_INSTALL_SNAPSHOT:
             return _install_snapshot(content, sender, to, read_configuration)
+    except struct.error as error:
+        raise HaProtocolError(f"a frame of kind {kind} with {len(content)} bytes: {error}") from error
+    raise HaProtocolError(f"a frame of kind {kind}, which does not exist")
+
+
+def decode_mending_message(kind: int, content: memoryview, sender: PeerId, to: PeerId) -> MendingMessage:
+    """Decode the content of a frame whose kind is not one of the Raft core's messages.
+
+    Raises:
+        HaProtocolError: the content is not such a message.
+    """
+    try:
+        if kind in _MENDING:
+            message, layout = _MENDING[kind]
+            return message(sender, to, *_fields(layout, content))
+        if kind == KIND_ENTRY_COPY:
+            term, index = _fields(wire.ENTRY_COPY, content[: wire.ENTRY_COPY.size])
+            return EntryCopy(sender, to, term, index, content[wire.ENTRY_COPY.size :])
     except struct.error as error:
         raise HaProtocolError(f"a frame of kind {kind} with {len(content)} bytes: {error}") from error
     raise HaProtocolError(f"a frame of kind {kind}, which does not exist")
@@ -359,8 +390,10 @@ def _append(content: memoryview, sender: PeerId, to: PeerId, read_configuration:
         position=position,
         next_index=prev_index + 1,
         term=prev_term,
-        check_bodies=False,
+        check_bodies=True,
     )
+    if walked.damaged:
+        raise DamagedEntry(term, walked.next_index)
     if walked.fault is not None or walked.runs[-1][1] > term:
         raise HaProtocolError(f"entries of the leader are refused: {walked.fault or 'their term is a later one'}")
     batch = Batch(

@@ -147,6 +147,10 @@ READ_INDEX_RESPONSE = Layout(
         Field("index", "q", "up to where the log must be applied before the read"),
     ),
 )
+_INDEX = Field("index", "q", "of the entry")
+ENTRY_DAMAGED = Layout("report to the leader of an entry that was damaged when it was sent", (_TERM, _INDEX))
+ENTRY_REQUEST = Layout("request for a sound copy of an entry", (_TERM, _INDEX))
+ENTRY_COPY = Layout("sound copy; then the entry", (_TERM, _INDEX))
 
 assert FRAME.size == 12
 assert HELLO.size + 3 * NAME_BYTES_MAX + MAC_SIZE <= HANDSHAKE_PART_MAX

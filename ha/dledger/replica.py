@@ -39,6 +39,8 @@ from .layout import CHANNEL_CONFIGURATION
 from .ledger import Ledger, Placed
 from .links import Links
 from .log_reader import LedgerReader
+from .mending import Mending
+from .mending_messages import MendingMessage
 from .obedience import begin_anew, catches_up, truncate, write, write_now
 from .settings import ReplicaSettings
 from .status import Leading, ReplicaStatus, beginning_of, status_of
@@ -87,6 +89,7 @@ class Replica:
     disk: DiskTasks = attrs.field(init=False)
     links: Links | JavaLinks = attrs.field(init=False)
     _ticking: Ticking = attrs.field(init=False)
+    _mending: Mending = attrs.field(init=False)
     _leading: Leading = attrs.field(init=False)
     _work: trio.Event = attrs.field(factory=trio.Event)
     _begun: Ready | None = None
@@ -113,6 +116,15 @@ class Replica:
             self._work_at_once,
             lambda: self.hand_over("its disk fails to sync"),
         )
+        self._mending = Mending(
+            settings.self_id,
+            self.ledger,
+            self.disk,
+            world.clock,
+            lambda: self.core.term,
+            lambda: sorted(self.core.configuration.members - {settings.self_id}),
+            self._send_mending,
+        )
         if isinstance(self.core, Raft):
             card = NodeCard(settings.group, settings.self_id, self.node, settings.files.data_file_size, serves=settings.serves)
             self.links = Links(
@@ -127,6 +139,8 @@ class Replica:
                 self._work_at_once,
                 self._connected,
                 self._disconnected,
+                self._mending.report,
+                self._mending.take,
             )
         else:
             clients = foreign_clients(
@@ -282,6 +296,7 @@ class Replica:
             nursery.start_soon(self._expire_forever)
             nursery.start_soon(self.disk.sync_forever)
             nursery.start_soon(self.disk.checkpoint_forever)
+            nursery.start_soon(self._mending.run)
             self._log.info("raft_node_started", port=self.port)
             task_status.started()
 
@@ -327,6 +342,10 @@ class Replica:
             raise HaRefused(str(error)) from error
         except RaftError as error:
             self._stop(str(error))
+
+    def _send_mending(self, message: MendingMessage) -> None:
+        assert isinstance(self.links, Links), "the java dialect has no message for this"
+        self.links.send(message)
 
     def _deliver_java(self, message: Any) -> None:
         self._deliver(message)

@@ -39,6 +39,8 @@ class Walked:
     """The places in the buffer where configuration entries begin."""
     fault: str | None
     """A description of the fault of the entry at `at`; None if the walk reached its limit."""
+    damaged: bool = False
+    """Whether the fault is that of a body in a header that is in order."""
 
 
 def walk_entries(
@@ -56,6 +58,7 @@ def walk_entries(
     first_index, run_term = next_index, -2
     records, runs, configurations = bytearray(), list[tuple[int, int]](), list[int]()
     fault: str | None = None
+    damaged = False
     while at < limit:
         if limit - at < HEADER_SIZE:
             fault = f"{limit - at} bytes are left, too few for a header"
@@ -72,6 +75,7 @@ def walk_entries(
             fault = f"entry {index} has {size} bytes, {limit - at} are there"
         elif check_bodies and not body_is_sound(view[at + HEADER_SIZE : at + size], crc):
             fault = f"the body of entry {index} does not have the CRC that was stored with it"
+            damaged = True
         if fault is not None:
             break
         records += _pack_index(magic, place, size, index, entry_term)
@@ -83,7 +87,7 @@ def walk_entries(
         at += size
         position += size
         next_index += 1
-    return Walked(at, position, first_index, next_index, records, runs, configurations, fault)
+    return Walked(at, position, first_index, next_index, records, runs, configurations, fault, damaged)
 
 
 def body_is_sound(body: memoryview, crc: int) -> bool:

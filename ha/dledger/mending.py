@@ -1,0 +1,131 @@
+"""Entries that were damaged at rest: they are not spread, and replaced by a sound copy of another node.
+
+A follower verifies the CRC of each body that it receives, so a leader learns which of its entries are damaged from the first
+node that lacks them. It then asks all other nodes for a copy. An entry with the same index and term is the same entry (Raft
+§5.3), so a copy with a sound body takes the place of the damaged bytes. While no node has one, followers do not get past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+import trio
+
+from ...world.clock import Clock
+from ...world.events import get_logger
+from ..errors import HaError
+from ..raft.units import LogIndex, PeerId, Term
+from .disk_tasks import DiskTasks
+from .ledger import Ledger
+from .mending_messages import EntryCopy, EntryDamaged, EntryRequest, MendingMessage
+from .walk import walk_entries
+
+log = get_logger(__name__)
+
+ASK_AGAIN_SECONDS = 1.0
+"""How long a node waits for copies of an entry before the next report lets it ask again."""
+COPIES_MAX = 4
+"""How many received copies may wait to be written; further ones are dropped, and asked for again."""
+
+
+@attrs.define(eq=False)
+class Mending:
+    """The search for sound copies of damaged entries, for one node."""
+
+    own: PeerId
+    ledger: Ledger
+    disk: DiskTasks
+    clock: Clock
+    term: Callable[[], Term]
+    peers: Callable[[], Iterable[PeerId]]
+    send: Callable[[MendingMessage], None]
+    _asked: dict[LogIndex, float] = attrs.field(factory=dict[LogIndex, float])
+    """When copies of the damaged entries were last asked for."""
+    _reported: tuple[LogIndex, float] = (-1, 0.0)
+    """The last entry that this node reported to its leader as damaged, and when."""
+    _copies: list[EntryCopy] = attrs.field(factory=list[EntryCopy])
+    _arrived: trio.Event = attrs.field(factory=trio.Event)
+
+    def report(self, leader: PeerId, term: Term, index: LogIndex) -> None:
+        """Report to a leader that it has sent a damaged entry, of which nothing was appended."""
+        now = self.clock.monotonic()
+        last, at = self._reported
+        if last != index or now - at >= ASK_AGAIN_SECONDS:
+            log.error("damaged_entry_refused", leader=leader, index=index)
+            self._reported = index, now
+            self.send(EntryDamaged(self.own, leader, term, index))
+
+    def take(self, message: MendingMessage) -> None:
+        """Handle a message of another node."""
+        if isinstance(message, EntryDamaged):
+            self._look_at(message.index)
+        elif isinstance(message, EntryRequest):
+            if (entry := self._sound(message.index)) is not None:
+                self.send(EntryCopy(self.own, message.sender, self.term(), message.index, entry))
+        elif message.index in self._asked and len(self._copies) < COPIES_MAX:
+            self._copies.append(message)
+            self._arrived.set()
+
+    async def run(self) -> None:
+        """Write the copies that arrive until cancelled."""
+        while True:
+            await self._arrived.wait()
+            self._arrived = trio.Event()
+            while self._copies:
+                copy = self._copies.pop(0)
+                try:
+                    await self.disk.change(lambda: self._write(copy))  # noqa: B023 - it is awaited here
+                except OSError as error:
+                    log.error("damaged_entry_not_mended", index=copy.index, reason=error.strerror or str(error))
+
+    def _look_at(self, index: LogIndex) -> None:
+        """Ask the other nodes for a copy if this node's entry is damaged."""
+        ledger, now = self.ledger, self.clock.monotonic()
+        if (
+            not ledger.begin_index <= index <= ledger.end_index
+            or now - self._asked.get(index, -ASK_AGAIN_SECONDS) < ASK_AGAIN_SECONDS
+        ):
+            return
+        if self._sound(index) is not None:
+            return
+        if index not in self._asked:
+            log.error("damaged_entry_found", index=index, directory=ledger.data.directory)
+        self._asked = {one: at for one, at in self._asked.items() if now - at < 10 * ASK_AGAIN_SECONDS} | {index: now}
+        for peer in self.peers():
+            self.send(EntryRequest(self.own, peer, self.term(), index))
+
+    def _sound(self, index: LogIndex) -> memoryview | None:
+        """Return this node's entry, if it has it undamaged."""
+        ledger = self.ledger
+        if not ledger.begin_index <= index <= ledger.end_index:
+            return None
+        try:
+            entry = ledger.entry(index)
+        except HaError:
+            return None
+        return entry if self._fits(index, entry) else None
+
+    def _fits(self, index: LogIndex, entry: memoryview) -> bool:
+        """Whether these bytes are the entry that this node must have at an index."""
+        term = self.ledger.terms.term_of(index)
+        position, size = self.ledger.place_of(index)
+        walked = walk_entries(entry, 0, len(entry), position=position, next_index=index, term=term, check_bodies=True)
+        return walked.fault is None and len(entry) == size and walked.runs == [(index, term)]
+
+    def _write(self, copy: EntryCopy) -> None:
+        """Replace a damaged entry, durably. Blocks."""
+        ledger, index = self.ledger, copy.index
+        if self._sound(index) is not None or not ledger.begin_index <= index <= ledger.end_index:
+            self._asked.pop(index, None)
+            return
+        if not self._fits(index, copy.entry):
+            log.warning("other_entry_refused_as_copy", index=index, copy_of=copy.sender)
+            return
+        position, size = ledger.place_of(index)
+        segment = ledger.data.find(position)
+        assert segment is not None
+        segment.file.write(copy.entry, position - segment.start)
+        ledger.data.sync(position, position + size)
+        self._asked.pop(index, None)
+        log.info("damaged_entry_mended", index=index, copy_of=copy.sender)

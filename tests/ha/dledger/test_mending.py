@@ -1,0 +1,98 @@
+"""Entries that were damaged on the disk of one node: no other node takes them for good, and a sound copy replaces them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgermq.ha.dledger.layout import HEADER_SIZE
+from ledgermq.ha.dledger.waiters import Outcome
+from ledgermq.ha.dledger.walk import walk_entries
+
+from .groups import Group, Node, scenario
+
+
+def damage(node: Node, index: int) -> bytes:
+    """Flip a bit of an entry's body on the disk; returns the sound entry."""
+    ledger = node.up.ledger
+    position, _ = ledger.place_of(index)
+    entry = bytes(ledger.entry(index))
+    segment = ledger.data.find(position)
+    assert segment is not None
+    at = position - segment.start + HEADER_SIZE + 100
+    segment.file.write(bytes([entry[HEADER_SIZE + 100] ^ 4]), at)
+    assert bytes(ledger.entry(index)) != entry
+    return entry
+
+
+def is_sound(node: Node) -> bool:
+    """Whether all entries of a node have their CRC."""
+    ledger = node.up.ledger
+    for index in range(ledger.begin_index, ledger.end_index + 1):
+        position, size = ledger.place_of(index)
+        walked = walk_entries(ledger.entry(index), 0, size, position=position, next_index=index, term=0, check_bodies=True)
+        if walked.fault is not None:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_body_that_rotted_at_the_leader_does_not_spread_and_is_mended(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The node that was away would have it for good otherwise; the third node has a sound copy."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        away = next(node for node in group.running if node is not leader)
+        await group.put(leader, 3)
+        await group.converged()
+        await away.kill()
+        await group.put(leader, 40)
+        await group.converged()
+        index = leader.up.ledger.end_index - 20
+        entry = damage(leader, index)
+
+        await away.start()
+
+        await group.converged()
+        assert bytes(away.up.ledger.entry(index)) == entry == bytes(leader.up.ledger.entry(index))
+        assert await group.put(leader, 5) is Outcome.COMMITTED
+        group.check()
+        assert all(map(is_sound, group.running))
+        assert {"damaged_entry_refused", "damaged_entry_found", "damaged_entry_mended"} <= {
+            record.getMessage().split()[0] for record in caplog.records
+        }
+        await leader.power_cut()
+        await leader.start()
+        assert leader.failure is None
+        await group.put_until_done()
+
+    with caplog.at_level("INFO"):
+        scenario(story, seed=seed)
+
+
+def test_without_a_sound_copy_no_node_takes_the_damaged_one() -> None:
+    """The others stay behind it, and the leader's log names it. A node with a copy that comes back lets all go on."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        one, other = (node for node in group.running if node is not leader)
+        await group.put(leader, 3)
+        await group.converged()
+        await one.kill()
+        await group.put(leader, 20)
+        await group.converged()
+        await other.kill()
+        index = leader.up.ledger.end_index - 10
+        entry = damage(leader, index)
+        term = leader.up.leading.term
+        await one.start()
+        if leader.up.leading.term == term:
+            await group.until(lambda: one.up.ledger.end_index > 3)
+        assert one.up.ledger.end_index < index
+
+        await other.start()
+        await group.put_until_done()
+        await group.converged()
+        assert all(bytes(node.up.ledger.entry(index)) == entry for node in group.running)
+        group.check()
+
+    scenario(story)
