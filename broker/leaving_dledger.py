@@ -28,7 +28,7 @@ from ..store.offline import Advance, LogFile, LogRecord, Report, read_log
 from ..store.opening import UNFINISHED
 from ..world.disk import Disk
 from ..world.real import World
-from .persistence import IN_LOG_KEY, LOG_OFFSET_KEY, STATED_FROM_KEY
+from .persistence import IN_LOG_KEY, LOG_OFFSET_KEY, STATED_FROM_KEY, UNSURE_KEY
 
 BATCH_BYTES = 1 << 20
 """Records are collected up to this size and then written together."""
@@ -78,7 +78,7 @@ def write_classic_copy(world: World, root: str, target: str, advance: Advance = 
         for name, table in tables.items():
             if LOG_OFFSET_KEY in table:
                 table[LOG_OFFSET_KEY] = copy.end
-            for key in (IN_LOG_KEY, STATED_FROM_KEY):
+            for key in (IN_LOG_KEY, STATED_FROM_KEY, UNSURE_KEY):
                 table.pop(key, None)  # the copied log lacks the events of tables
             JsonFile(disk, f"{target}/config/{name}").save(table)
         disk.replace(f"{target}/{UNFINISHED}", f"{target}/commitlog")

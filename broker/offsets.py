@@ -86,8 +86,14 @@ class ConsumerOffsets:
                 yield topic, group, queue_id
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, *, bounded: bool = True) -> None:
-        """Store the next offset to consume; raises TableFull if it is `bounded` and there is no room for another queue."""
+        """Store the next offset to consume; raises TableFull if it is `bounded` and there is no room for another queue.
+
+        An idle group commits the same offsets again and again: they change nothing, and are neither written nor appended to the
+        log a second time.
+        """
         queues = self.table.get((topic, group))
+        if queues is not None and queues.get(queue_id) == offset:
+            return
         if queues is None or queue_id not in queues:
             if bounded and self.size >= TABLE_BYTES_MAX:
                 raise TableFull("the table of consumer offsets", self.size, TABLE_BYTES_MAX)
@@ -95,6 +101,9 @@ class ConsumerOffsets:
             self.size += ENTRY_BYTES
         queues[queue_id] = offset
         self.changes += 1
+        self._add_dirty(topic, group, queue_id)
+
+    def _add_dirty(self, topic: str, group: str, queue_id: int) -> None:
         if self.dirty is not None:
             self.dirty[topic, group, queue_id] = None
             self.on_dirty()
@@ -119,6 +128,7 @@ class ConsumerOffsets:
         """Set a group's offset; each client must continue there before its pulls and commits count."""
         self.commit(group, topic, queue_id, offset)
         self.resets.add(group, topic, queue_id)
+        self._add_dirty(topic, group, queue_id)  # also if the offset is the same
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """The next offset to consume, None if the group never committed one."""

@@ -40,6 +40,8 @@ IN_LOG_KEY = "tablesInLog"
 """Our own key in a table's file of a DLedger node: whether the log contains all that the file contains."""
 STATED_FROM_KEY = "tablesInLogFrom"
 """Our own key in a table's file of a DLedger node: `ReplicatedTables.stated_from`."""
+UNSURE_KEY = "notInLog"
+"""Our own key in the file of offsets of a DLedger node: topic, group and queue of those offsets that the log may lack."""
 RETRY_SECONDS = 5.0
 """The pause after a failed write."""
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)

@@ -108,8 +108,9 @@ class ReplicatedTables:
     """Topics whose changes on this node are not in the log yet."""
     _changed: bool = False
     """On the leader, whether changes of topics or groups may not be in the log yet."""
-    _unsure_offsets: dict[tuple[str, str, int], None] = attrs.field(factory=dict[tuple[str, str, int], None])
-    """The topic, group and queue of commits that this node has appended and not derived yet, or could not append."""
+    unsure_offsets: dict[tuple[str, str, int], None] = attrs.field(factory=dict[tuple[str, str, int], None])
+    """The topic, group and queue of commits that this node has appended and not derived yet, or could not append. A start reads
+    them from the file of offsets, which contains these commits too."""
     _resets: set[tuple[str, str, int]] = attrs.field(factory=set[tuple[str, str, int]])
     """The topic, group and queue of resets that clients have to follow once this node leads."""
     _refusal: str = ""
@@ -143,7 +144,7 @@ class ReplicatedTables:
         derived = self.derived
         self._leads = True
         self._leaderships += 1
-        self.offsets.dirty, self._deliveries = dict(self._unsure_offsets), self.delay.changes
+        self.offsets.dirty, self._deliveries = dict(self.unsure_offsets), self.delay.changes
         self.locks.take_over(self.store.world.clock.monotonic())
         # An earlier leadership of this node may have given leases that the log lacks. Their owners may renew them from now on.
         self.locks.dirty = dict.fromkeys(self.locks.keys())
@@ -161,7 +162,7 @@ class ReplicatedTables:
         if not self._leads:
             return
         self._leads = False
-        self._unsure_offsets.update(self.offsets.dirty or {})
+        self.unsure_offsets.update(self.offsets.dirty or {})
         self.offsets.dirty = self.locks.dirty = None
         self._resets = self.offsets.resets.take_all()
         while self._deleted:  # the oldest last, which counts
@@ -381,7 +382,7 @@ class ReplicatedTables:
             commits = list(islice(offsets.dirty, ROWS_PER_RECORD_MAX))
             if not self._append_divided(commits, self._offsets_event):
                 return False
-            self._unsure_offsets.update(dict.fromkeys(commits))
+            self.unsure_offsets.update(dict.fromkeys(commits))
             _remove(offsets.dirty, commits)
         if locks.dirty:
             leases = list(islice(locks.dirty, ROWS_PER_RECORD_MAX))
@@ -502,7 +503,7 @@ class ReplicatedTables:
         resets = {(str(t), str(g), int_of(queue_id)) for t, g, queue_id in content.get("resets", ())}
         for topic, group, queue_id, offset in rows:
             if follows or offset == self._offset_of(topic, group, queue_id):  # else a later commit is not derived yet
-                self._unsure_offsets.pop((topic, group, queue_id), None)
+                self.unsure_offsets.pop((topic, group, queue_id), None)
             if not follows:
                 continue
             if offset < 0:
@@ -532,7 +533,7 @@ class ReplicatedTables:
         self.offsets.clear()
         self.locks.clear()
         self.delay.load({})
-        self._unsure_offsets.clear()
+        self.unsure_offsets.clear()
         self._resets.clear()
         self.in_log, self.stated_from = True, 0
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from ..message.numbers import int_of
 from ..store.message_store import MessageStore
 from ..world.clock import Clock
 from .commits import Commits
@@ -14,6 +15,7 @@ from .config import BrokerConfig
 from .delay import DelayDelivery
 from .deletions import Deletions
 from .groups import GroupTable
+from .json_values import object_of
 from .locks import QueueLocks
 from .numbered_sends import NumberedSends
 from .offsets import ConsumerOffsets
@@ -26,6 +28,7 @@ from .persistence import (
     OFFSETS_FILE,
     STATED_FROM_KEY,
     TOPICS_FILE,
+    UNSURE_KEY,
     Persistence,
     Table,
     encoded,
@@ -65,11 +68,11 @@ class TableFiles:
         """
         keep = self.persistence.keep
         # Lost topics are adopted from their messages; without offsets all groups would skip what they have not consumed.
-        self.persistence.load(OFFSETS_FILE, self.offsets.load, replaceable=False)
+        self.persistence.load(OFFSETS_FILE, self._load_offsets, replaceable=False)
         self.persistence.load(DELAYS_FILE, self.delay.load)
         keep(
             OFFSETS_FILE,
-            lambda: encoded(self._with_log_offset(self.offsets.to_json)()),
+            lambda: encoded(self._with_log_offset(self._offsets_json)()),
             self._refreshed(lambda: self.offsets.changes),
             config.flush_consumer_offset_interval / 1000,
         )
@@ -109,6 +112,17 @@ class TableFiles:
             self.offsets.changes += 1
             self.locks.changes += 1
             locks_file.wake()
+
+    def _load_offsets(self, stored: Any) -> None:
+        self.offsets.load(stored)
+        if self.replicated is not None:
+            unsure = object_of(stored).get(UNSURE_KEY, ())
+            self.replicated.unsure_offsets.update({(topic, group, int_of(queue_id)): None for topic, group, queue_id in unsure})
+
+    def _offsets_json(self) -> dict[str, Any]:
+        if (replicated := self.replicated) is None:
+            return self.offsets.to_json()
+        return {UNSURE_KEY: list(replicated.unsure_offsets | (self.offsets.dirty or {})), **self.offsets.to_json()}
 
     def _with_log_offset(self, to_json: Callable[[], Mapping[str, Any]]) -> Callable[[], dict[str, Any]]:
         """The content of a table's file: the table, and the log offset up to which it contains all events."""

@@ -30,7 +30,9 @@ class Settings:
     preferred_check_ticks: int = 50
     """Interval at which a leader that is not preferred looks for a preferred node to transfer its leadership to."""
     preferred_retry_ticks: int = 1500
-    """After such a transfer a leader that still leads waits this long before the next, because each one refuses proposals."""
+    """After such a transfer a leader that still leads waits this long before the next, because each one refuses proposals. The
+    wait doubles each time, up to `preferred_retry_ticks_max`."""
+    preferred_retry_ticks_max: int = 180_000
     snapshot_ticks: int = 0
     """Interval at which a Ready asks the owner to save a snapshot; 0 means never."""
     snapshot_retry_ticks: int = 500

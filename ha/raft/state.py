@@ -60,6 +60,8 @@ class Leadership:
     """Whether a TimeoutNow was sent. Its receiver may campaign much later, so there is no lease for the rest of the term."""
     preferred_tick: int | None = None
     """The tick of the last transfer to a preferred node, which has failed if this node still leads."""
+    preferred_wait: int = 0
+    """How many ticks after it the next one may begin."""
     configuration_wanted: Configuration | None = None
     settled_index: LogIndex | None = None
     """Index of the newest configuration that is known to be committed in this term."""

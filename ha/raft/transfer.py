@@ -53,7 +53,7 @@ def look_for_preferred(state: State, led: Leadership) -> None:
     preferred = state.settings.preferred
     if state.id in preferred or led.transfer_to is not None or state.commit_index < led.term_start_index:
         return
-    if led.preferred_tick is not None and state.now - led.preferred_tick < state.settings.preferred_retry_ticks:
+    if led.preferred_tick is not None and state.now - led.preferred_tick < led.preferred_wait:
         return
     heard_since = state.now - state.settings.election_ticks_max
     ready = [
@@ -66,5 +66,8 @@ def look_for_preferred(state: State, led: Leadership) -> None:
         and state.log.last_index - replicator.match_index <= state.settings.caught_up_entries
     ]
     if ready:
-        led.preferred_tick = state.now
+        led.preferred_tick, settings = state.now, state.settings
+        led.preferred_wait = min(
+            max(2 * led.preferred_wait, settings.preferred_retry_ticks), settings.preferred_retry_ticks_max
+        )
         start(state, led, max(ready, key=lambda replicator: (replicator.match_index, replicator.peer)).peer)

@@ -331,11 +331,11 @@ def test_the_files_of_a_full_disk_can_be_deleted() -> None:
     scenario(story)
 
 
-@pytest.mark.parametrize("earlier", [False, True])
-def test_a_commit_that_only_a_deposed_leader_has_is_in_the_log_once_it_leads_again(*, earlier: bool) -> None:
+@pytest.mark.parametrize("between", ["nothing", "an earlier commit is derived", "it starts again"])
+def test_a_commit_that_only_a_deposed_leader_has_is_in_the_log_once_it_leads_again(between: str) -> None:
     """Its client was answered that the commit is accepted, and it may be read there; the group must not move back later.
 
-    That an earlier commit of the queue is derived meanwhile changes nothing.
+    Neither an earlier commit of the queue that is derived meanwhile nor a start of the node changes that.
     """
 
     async def story(group: Group) -> None:
@@ -347,7 +347,7 @@ def test_a_commit_that_only_a_deposed_leader_has_is_in_the_log_once_it_leads_aga
         commit = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "2"}
         await ask(group, old, RequestCode.UPDATE_CONSUMER_OFFSET, commit, b"")
         await trio.sleep(GATHER_SECONDS)
-        if earlier:
+        if between == "an earlier commit is derived":
             tables = up(old).replicated
             assert tables is not None
             tables.apply(Control(OFFSETS_COMMITTED, {"offsets": [["T", "g", 0, 1]]}))
@@ -358,6 +358,10 @@ def test_a_commit_that_only_a_deposed_leader_has_is_in_the_log_once_it_leads_aga
         new = await group.master()
         await check_tables_agree(group)
         assert [up(node).offsets.of("g", "T") for node in (old, new)] == [{0: 2}, {}]
+        if between == "it starts again":
+            await old.process.end(End.CLEAN)
+            await group.nursery.start(old.process.run)
+            await check_tables_agree(group)
 
         await hand_over(group, up(new), old)
         await trio.sleep(1)

@@ -51,6 +51,18 @@ def test_an_offset_may_move_back() -> None:
     assert offsets.query("g1", "T1", 0) == 2
 
 
+def test_the_same_commit_again_changes_nothing() -> None:
+    """An idle group repeats it every few seconds; only a reset to the same offset is new, as clients have to follow it."""
+    offsets = filled()
+    changes, offsets.dirty = offsets.changes, {}
+
+    offsets.commit("g1", "T1", 0, 5)
+
+    assert (offsets.changes, offsets.dirty) == (changes, {})
+    offsets.reset("g1", "T1", 0, 5)
+    assert list(offsets.dirty) == [("T1", "g1", 0)]
+
+
 def test_topics_and_groups_find_each_other() -> None:
     """Tools ask both ways."""
     offsets = filled()

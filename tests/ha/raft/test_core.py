@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from harness.raft.group import Group
@@ -269,21 +271,25 @@ def test_preferred_node_is_given_the_leadership() -> None:
     assert group.leaders() == ["c"]
 
 
-def test_preferred_node_that_does_not_take_the_leadership_is_seldom_asked() -> None:
+def test_preferred_node_that_does_not_take_the_leadership_is_asked_ever_more_seldom() -> None:
     """As one that has lost its disk while another voter is away: proposals are refused while it is asked."""
-    settings = Settings(preferred=frozenset({PeerId("c")}))
+    preferred = frozenset({PeerId("c")})
+    settings = Settings(preferred=preferred, preferred_retry_ticks=100, preferred_retry_ticks_max=400)
     group = Group.of("abc", settings=settings)
     leader = group.elect("a")
     group.isolate("b")
     group["c"].raft.vote = FORGOTTEN
-    refusing = 0
+    asked: list[int] = []
 
-    for _ in range(settings.preferred_retry_ticks):
+    for _ in range(1200):
         group.tick()
-        assert leader.raft.leadership is not None
-        refusing += leader.raft.leadership.transfer_to is not None
+        led = leader.raft.leadership
+        assert led is not None
+        if led.preferred_tick is not None and led.preferred_tick not in asked:
+            asked.append(led.preferred_tick)
 
-    assert refusing == settings.transfer_ticks
+    assert [after - before for before, after in pairwise(asked)] == [100, 200, 400, 400]
+    assert leader.raft.leadership is not None
 
 
 def test_follower_that_lost_acknowledged_entries_is_left_out() -> None:
