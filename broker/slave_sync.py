@@ -11,7 +11,7 @@ from ..remoting.codes import RequestCode
 from ..remoting.command import RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.server import ServerConnection
-from ..world.slices import in_slices
+from ..world.slices import ROWS_PER_SLICE, in_slices, rows_of
 from .delay import DelayDelivery
 from .groups import GroupTable
 from .offsets import ConsumerOffsets
@@ -54,7 +54,7 @@ class SlaveSync:
         self._check(request)
         quote = b'"' if request.boolean("acceptStandardJsonOnly") else b""
         entries: list[bytes] = []
-        async for piece in in_slices(list(self.offsets.table.items())):
+        async for piece in in_slices(list(self.offsets.table.items()), ROWS_PER_SLICE, rows_of):
             for (topic, group), queues in piece:
                 pairs = b",".join(b"%b%d%b:%d" % (quote, queue_id, quote, offset) for queue_id, offset in queues.items())
                 entries.append(b"%b:{%b}" % (orjson.dumps(f"{topic}@{group}"), pairs))

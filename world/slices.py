@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Generic, TypeVar
 
 import attrs
@@ -15,12 +14,28 @@ SLICE_ITEMS = 500
 """How many items, of some microseconds each, one turn handles."""
 
 
-def in_slices(items: Iterable[T], size: int = SLICE_ITEMS) -> Slices[T]:
-    """Iterate over lists of at most `size` items, with a turn of the event loop between two lists.
+ROWS_PER_SLICE = 10_000
+"""How many rows of tables inside a table, of less than a microsecond each, one turn handles."""
+
+
+def _one(_item: object) -> int:
+    return 1
+
+
+def in_slices(items: Iterable[T], size: int = SLICE_ITEMS, weight: Callable[[T], int] = _one) -> Slices[T]:
+    """Iterate over lists of items that together weigh at most `size`, with a turn of the event loop between two lists.
 
     `items` must not change meanwhile; pass a copy of a table that may.
+
+    Args:
+        weight: the work of one item; one item that weighs more than `size` is a list of its own.
     """
-    return Slices(iter(items), size)
+    return Slices(iter(items), size, weight)
+
+
+def rows_of(item: tuple[object, Sized]) -> int:
+    """The weight of an entry of a table of tables: its number of rows, and one."""
+    return 1 + len(item[1])
 
 
 @attrs.define(eq=False)
@@ -29,6 +44,9 @@ class Slices(Generic[T]):
 
     _items: Iterator[T]
     _size: int
+    _weight: Callable[[T], int]
+    _left: list[T] = attrs.field(factory=list[T])
+    """The item that did not fit the last list, if there is one."""
     _begun: bool = False
 
     def __aiter__(self) -> Slices[T]:
@@ -38,7 +56,16 @@ class Slices(Generic[T]):
         if self._begun:
             await trio.lowlevel.checkpoint()
         self._begun = True
-        piece = list(islice(self._items, self._size))
+        piece, self._left = self._left, []
+        room = self._size - sum(map(self._weight, piece))
+        for item in self._items:
+            room -= self._weight(item)
+            if room < 0 and piece:
+                self._left.append(item)
+                break
+            piece.append(item)
+            if room <= 0:
+                break
         if not piece:
             raise StopAsyncIteration
         return piece

@@ -7,7 +7,7 @@ follow the master, also backwards, because an administrator resets offsets there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 import attrs
@@ -24,7 +24,7 @@ from ...world.events import get_logger
 from ...world.logs import fault_of
 from ...world.network import Address, Network
 from ...world.randomness import Randomness
-from ...world.slices import in_slices
+from ...world.slices import ROWS_PER_SLICE, in_slices, rows_of
 from .table_proofs import NONCE_FIELD, NONCE_SIZE, PROOF_FIELD, is_proved
 
 log = get_logger(__name__)
@@ -38,6 +38,10 @@ CALL_SECONDS = 5.0
 """Time-out of one call to the master, in seconds; then the call counts as failed."""
 PUSHES_MAX = 1000
 """How many offsets are sent to the master in one round; the others follow in the next."""
+
+PART_BYTES = 128 * 1024
+"""How much JSON of the master's offsets is read in one turn of the event loop, which takes about 5 ms."""
+_OFFSET_TABLE = b'"offsetTable":{'
 
 Offsets = dict[tuple[str, str], dict[int, int]]
 """Consumer offsets by (topic, group) and queue id."""
@@ -80,35 +84,46 @@ class SlaveTables(Protocol):
 
 @attrs.define
 class OffsetMerge:
-    """Distinguishes offsets that were committed here from those copied from the master. Pure."""
+    """Distinguishes offsets that were committed here from those copied from the master. Pure.
 
-    _settled: dict[tuple[str, str, int], int] | None = None
-    """The offsets of our table without commits of consumers here; None before the master's were copied for the first time."""
+    The tables are merged in parts, between which consumers may commit here. Invariant: what is settled about a key is what its
+    own last merge saw, even if the merge of other keys was not finished.
+    """
 
-    def merge(self, own: Offsets, masters: Offsets) -> tuple[Offsets, Offsets]:
-        """Compare the tables; returns the offsets to overwrite here, and those to send to the master."""
+    _settled: Offsets = attrs.field(factory=Offsets)
+    """The offsets of our table without commits of consumers here."""
+    _merged: Offsets = attrs.field(factory=Offsets)
+    """The same for the keys that were merged since the last `complete`."""
+    _is_complete: bool = False
+    """Whether the master's whole table was merged once. Before that no offset counts as a commit, because our file may be
+    older than a reset at the master."""
+
+    def merge(self, own: Offsets, masters: Offsets, keys: Iterable[tuple[str, str]]) -> tuple[Offsets, Offsets]:
+        """Compare these keys of the tables; returns the offsets to overwrite here, and those to send to the master."""
         put: Offsets = {}
         push: Offsets = {}
-        settled = {(*key, queue_id): offset for key, queues in masters.items() for queue_id, offset in queues.items()}
-        for key, queues in masters.items():
-            mine = own.get(key, {})
-            for queue_id, offset in queues.items():
-                held = mine.get(queue_id)
-                if held is not None and held > offset and self._was_committed_here(key, queue_id, held):
-                    push.setdefault(key, {})[queue_id] = held
-                elif held != offset:
-                    put.setdefault(key, {})[queue_id] = offset
-        for key, queues in own.items():
-            theirs = masters.get(key, {})
-            for queue_id, held in queues.items():
-                if queue_id in theirs:
-                    continue
-                if self._was_committed_here(key, queue_id, held):
-                    push.setdefault(key, {})[queue_id] = held
-                else:  # deleted there, or read from an old file here: it is no commit, now or later
-                    settled[*key, queue_id] = held
-        self._settled = settled
+        for key in keys:
+            mine, theirs = own.get(key, {}), masters.get(key, {})
+            before = self._settled.pop(key, None) or self._merged.get(key, {})
+            settled = self._merged[key] = dict(theirs)
+            if mine == theirs:
+                continue
+            pushed: dict[int, int] = {}
+            for queue_id, held in mine.items():
+                is_ahead = queue_id not in theirs or held > theirs[queue_id]
+                if is_ahead and self._is_complete and before.get(queue_id) != held:  # it was committed here
+                    pushed[queue_id] = held
+                elif queue_id not in theirs:  # deleted there, or read from an old file here: it is no commit, now or later
+                    settled[queue_id] = held
+            if pushed:
+                push[key] = pushed
+            if news := {at: offset for at, offset in theirs.items() if at not in pushed and mine.get(at) != offset}:
+                put[key] = news
         return put, push
+
+    def complete(self) -> None:
+        """Record that all keys of both tables were merged; what was settled about others is forgotten."""
+        self._settled, self._merged, self._is_complete = self._merged, Offsets(), True
 
     def handed(self, key: tuple[str, str], queue_id: int, offset: int) -> None:
         """Record that an offset was sent to the master, whose own value counts from now on even if it is smaller.
@@ -116,12 +131,7 @@ class OffsetMerge:
         A master that has lost messages accepts no offset beyond the end of its queue. If the offset was sent again and again,
         it would be inside the queue one day, and the group would skip the messages stored there meanwhile.
         """
-        if self._settled is not None:
-            self._settled[*key, queue_id] = offset
-
-    def _was_committed_here(self, key: tuple[str, str], queue_id: int, held: int) -> bool:
-        # Before the first copy no offset counts as a commit, because our file may be older than a reset at the master.
-        return self._settled is not None and self._settled.get((*key, queue_id)) != held
+        self._settled[key][queue_id] = offset
 
 
 @attrs.define(eq=False, repr=False)
@@ -218,10 +228,15 @@ class ConfigSync:
         self.tables.take_delay_offsets(await self._ask(channel, RequestCode.GET_ALL_DELAY_OFFSET))
 
     async def _consumer_offsets(self, channel: Channel) -> None:
-        masters = await _offsets_of(await self._ask(channel, RequestCode.GET_ALL_CONSUMER_OFFSET))
-        put, push = self._merge.merge(self.tables.consumer_offsets(), masters)
-        if put:
-            self.tables.put_consumer_offsets(put)
+        masters = await _offsets_of(await self._ask_raw(channel, RequestCode.GET_ALL_CONSUMER_OFFSET))
+        own, push = self.tables.consumer_offsets(), Offsets()
+        table = (*masters.items(), *((key, queues) for key, queues in own.items() if key not in masters))
+        async for piece in in_slices(table, ROWS_PER_SLICE, rows_of):
+            put, pushed = self._merge.merge(own, masters, (key for key, _ in piece))
+            if put:
+                self.tables.put_consumer_offsets(put)
+            push |= pushed
+        self._merge.complete()
         handed = 0
         for (topic, group), queues in push.items():
             for queue_id, offset in queues.items():
@@ -234,6 +249,10 @@ class ConfigSync:
             log.info("offsets_handed_to_master", offsets=handed)
 
     async def _ask(self, channel: Channel, code: RequestCode) -> dict[str, Any]:
+        return _table_of(await self._ask_raw(channel, code), code)
+
+    async def _ask_raw(self, channel: Channel, code: RequestCode) -> bytes:
+        """The body of the master's answer, which was proved if there is a secret."""
         self.tables.asking()
         nonce = None
         if self.secret:
@@ -245,7 +264,7 @@ class ConfigSync:
             raise _Unanswered(f"code {answer.code}: {answer.remark}")
         if nonce is not None and not is_proved(self.secret, nonce, code, answer.body, answer.ext.get(PROOF_FIELD, "")):
             raise _Unproved(f"the answer to {code.name} does not prove that its sender knows haSecret; it was ignored")
-        return _table_of(answer.body, code)
+        return answer.body
 
 
 class _Unanswered(Exception):
@@ -268,14 +287,47 @@ def _differs(stored: Mapping[str, Any], own: Mapping[str, int]) -> bool:
     return any(long_of(version.get(key) or 0) != own.get(key, 0) for key in ("counter", "timestamp", "stateVersion"))
 
 
-async def _offsets_of(stored: Mapping[str, Any]) -> Offsets:
-    table: Mapping[str, Mapping[str, Any]] = stored.get("offsetTable") or {}
+async def _offsets_of(body: bytes) -> Offsets:
+    """Read the master's offsets in several turns of the event loop: the JSON alone of a full table takes 200 ms.
+
+    Raises:
+        JsonError, TypeError, ValueError: it is not a table of tables of numbers.
+    """
     offsets: Offsets = {}
-    async for piece in in_slices(table.items()):
-        for key, queues in piece:
-            topic, separator, group = key.partition("@")
-            if separator:
-                offsets[topic, group] = {int_of(queue_id): long_of(offset) for queue_id, offset in queues.items()}
+    try:
+        for part in _parts_of(body):
+            offsets |= _keyed(loads(part))
+            await trio.lowlevel.checkpoint()
+    except JsonError:  # not written as expected, so read at once
+        stored = _table_of(body, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        return _keyed(stored.get("offsetTable") or {})
+    return offsets
+
+
+def _parts_of(body: bytes) -> Iterator[bytes]:
+    """Cut a table that is the last member of the body into JSON objects with a part of its entries each.
+
+    Names contain no braces and the tables of queues no others, so `},"` is the border of two entries. If the body is not
+    written so, the parts are no JSON.
+    """
+    at = body.find(_OFFSET_TABLE) + len(_OFFSET_TABLE)
+    end = len(body.rstrip()) - 2  # the braces of table and body
+    if at < len(_OFFSET_TABLE) or body[end : end + 2] != b"}}":
+        yield b""
+        return
+    while at < end:
+        border = body.find(b'},"', at + PART_BYTES, end)
+        stop = border + 1 if border >= 0 else end
+        yield b"{%b}" % body[at:stop]
+        at = stop + 1
+
+
+def _keyed(table: Mapping[str, Mapping[str, Any]]) -> Offsets:
+    offsets: Offsets = {}
+    for key, queues in table.items():
+        topic, separator, group = key.partition("@")
+        if separator:
+            offsets[topic, group] = {int_of(queue_id): long_of(offset) for queue_id, offset in queues.items()}
     return offsets
 
 

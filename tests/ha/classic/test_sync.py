@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,63 +24,84 @@ from ledgermq.world.network import Address, TcpNetwork
 KEY = ("T", "G")
 
 
+def merged(merge: OffsetMerge, own: Offsets, masters: Offsets) -> tuple[Offsets, Offsets]:
+    """Merge whole tables."""
+    put, push = merge.merge(own, masters, [*masters, *(key for key in own if key not in masters)])
+    merge.complete()
+    return put, push
+
+
 def test_the_master_is_followed_backwards_too() -> None:
     """Offsets that were reset on the master are reset here."""
     merge = OffsetMerge()
-    assert merge.merge({}, {KEY: {0: 100}}) == ({KEY: {0: 100}}, {})
+    assert merged(merge, {}, {KEY: {0: 100}}) == ({KEY: {0: 100}}, {})
 
-    assert merge.merge({KEY: {0: 100}}, {KEY: {0: 10}}) == ({KEY: {0: 10}}, {})
+    assert merged(merge, {KEY: {0: 100}}, {KEY: {0: 10}}) == ({KEY: {0: 10}}, {})
 
 
 def test_what_was_committed_here_meanwhile_stays_and_goes_to_the_master() -> None:
     """An old master returns with an old offset: neither side jumps back."""
     merge = OffsetMerge()
-    merge.merge({}, {KEY: {0: 100, 1: 100}})
+    merged(merge, {}, {KEY: {0: 100, 1: 100}})
 
     own: Offsets = {KEY: {0: 150, 1: 100}}  # consumers committed queue 0 here while the master was away
-    assert merge.merge(own, {KEY: {0: 90, 1: 90}}) == ({KEY: {1: 90}}, {KEY: {0: 150}})
-    assert merge.merge({KEY: {0: 150, 1: 90}}, {KEY: {0: 150, 1: 90}}) == ({}, {})
-    assert merge.merge({KEY: {0: 150, 1: 90}}, {KEY: {0: 20, 1: 90}}) == ({KEY: {0: 20}}, {}), "a later reset is followed"
+    assert merged(merge, own, {KEY: {0: 90, 1: 90}}) == ({KEY: {1: 90}}, {KEY: {0: 150}})
+    assert merged(merge, {KEY: {0: 150, 1: 90}}, {KEY: {0: 150, 1: 90}}) == ({}, {})
+    assert merged(merge, {KEY: {0: 150, 1: 90}}, {KEY: {0: 20, 1: 90}}) == ({KEY: {0: 20}}, {}), "a later reset is followed"
 
 
 def test_a_master_that_is_further_wins_over_what_was_committed_here() -> None:
     """Consumers went on at the master."""
     merge = OffsetMerge()
-    merge.merge({}, {KEY: {0: 100}})
+    merged(merge, {}, {KEY: {0: 100}})
 
-    assert merge.merge({KEY: {0: 120}}, {KEY: {0: 130}}) == ({KEY: {0: 130}}, {})
+    assert merged(merge, {KEY: {0: 120}}, {KEY: {0: 130}}) == ({KEY: {0: 130}}, {})
 
 
 def test_a_group_that_only_committed_here_is_handed_over() -> None:
     """A master that lost its file gets the offsets back."""
     merge = OffsetMerge()
-    merge.merge({}, {KEY: {0: 100}, ("U", "G"): {0: 1}})
+    merged(merge, {}, {KEY: {0: 100}, ("U", "G"): {0: 1}})
 
     own: Offsets = {KEY: {0: 140}, ("U", "G"): {0: 1}}
-    assert merge.merge(own, {("U", "G"): {0: 1}}) == ({}, {KEY: {0: 140}})
+    assert merged(merge, own, {("U", "G"): {0: 1}}) == ({}, {KEY: {0: 140}})
 
 
 def test_before_the_master_has_said_anything_our_file_counts_for_nothing() -> None:
     """It may be older than a reset on the master; delivering again is safe, skipping is not."""
-    assert OffsetMerge().merge({KEY: {0: 500}}, {KEY: {0: 100}}) == ({KEY: {0: 100}}, {})
+    assert merged(OffsetMerge(), {KEY: {0: 500}}, {KEY: {0: 100}}) == ({KEY: {0: 100}}, {})
 
 
 def test_a_master_that_knew_of_no_group_has_said_so() -> None:
     """A group that began here while it was away is handed to it all the same."""
     merge = OffsetMerge()
-    assert merge.merge({}, {}) == ({}, {})
+    assert merged(merge, {}, {}) == ({}, {})
 
-    assert merge.merge({KEY: {0: 5}}, {}) == ({}, {KEY: {0: 5}})
+    assert merged(merge, {KEY: {0: 5}}, {}) == ({}, {KEY: {0: 5}})
 
 
 def test_what_the_master_has_deleted_is_not_handed_back() -> None:
     """Not in the next round, and in none after it; who commits here again after that is heard."""
     merge, others = OffsetMerge(), {("T", "Other"): {0: 1}}
     own = {KEY: {0: 5}, **others}
-    merge.merge(own, own)
+    merged(merge, own, own)
 
-    assert [merge.merge(own, others) for _ in range(3)] == [({}, {})] * 3
-    assert merge.merge({KEY: {0: 6}, **others}, others) == ({}, {KEY: {0: 6}})
+    assert [merged(merge, own, others) for _ in range(3)] == [({}, {})] * 3
+    assert merged(merge, {KEY: {0: 6}, **others}, others) == ({}, {KEY: {0: 6}})
+
+
+def test_a_merge_that_was_not_finished_takes_nothing_for_a_commit() -> None:
+    """The next one knows what was copied before, and what was overwritten by then is no commit of a consumer."""
+    merge, other, own = OffsetMerge(), ("U", "G"), Offsets({KEY: {0: 500}, ("U", "G"): {0: 700}})
+    assert merge.merge(own, {KEY: {0: 100}, other: {0: 7}}, [KEY]) == ({KEY: {0: 100}}, {}), "the first of two parts"
+    own[KEY][0] = 100
+    assert merged(merge, own, {KEY: {0: 50}, other: {0: 7}}) == ({KEY: {0: 50}, other: {0: 7}}, {})
+    own = {KEY: {0: 50}, other: {0: 7}}
+
+    merge.merge(own, {KEY: {0: 60}, other: {0: 8}}, [KEY])
+    own = {KEY: {0: 60}, other: {0: 9}}  # the first was overwritten, the second committed here
+
+    assert merged(merge, own, {KEY: {0: 10}, other: {0: 8}}) == ({KEY: {0: 10}}, {other: {0: 9}})
 
 
 @attrs.define
@@ -290,6 +311,53 @@ async def test_offsets_are_handed_over_a_number_at_a_time(monkeypatch: pytest.Mo
         master.bodies[RequestCode.GET_ALL_CONSUMER_OFFSET] = b'{"offsetTable":{"T@G":{0:50,1:60}}}'
         await sync.round(address)
         assert handed_over() == ["0", "1", "2"]
+
+
+async def test_a_large_table_is_read_and_merged_in_parts_while_consumers_commit_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that commits on the slave between two parts keeps its offset, whether its key was merged before or not."""
+    monkeypatch.setattr("ledgermq.ha.classic.sync.ROWS_PER_SLICE", 30)
+    monkeypatch.setattr("ledgermq.ha.classic.sync.PART_BYTES", 200)
+    monkeypatch.setattr("ledgermq.ha.classic.sync.PUSHES_MAX", 1 << 30)
+    entries = ",".join(f'"T{n}@G":{{0:5,1:5}}' for n in range(300))
+    master, tables = (
+        Master({**BODIES, RequestCode.GET_ALL_CONSUMER_OFFSET: f'{{"offsetTable":{{{entries}}}}}'.encode()}),
+        Tables(),
+    )
+    async with serving(master) as address:
+        sync = ConfigSync(tables, TcpNetwork())
+        await sync.round(address)
+        assert tables.offsets == {(f"T{n}", "G"): {0: 5, 1: 5} for n in range(300)}
+        committed, parts = dict[tuple[str, str], int](), 0
+        merge = OffsetMerge.merge
+
+        def merge_and_commit(self: OffsetMerge, own: Offsets, masters: Offsets, keys: Iterable[tuple[str, str]]) -> Any:
+            nonlocal parts
+            parts += 1
+            before = (f"T{(37 * parts) % 300}", "G")
+            if parts <= 30:
+                committed[before] = own[before][0] = 100 + parts
+            return merge(self, own, masters, keys)
+
+        monkeypatch.setattr(OffsetMerge, "merge", merge_and_commit)
+        await sync.round(address)
+        await sync.round(address)
+
+    commits = [request.ext for request in master.asked if request.code == RequestCode.UPDATE_CONSUMER_OFFSET]
+    assert parts == 60
+    assert {(ext["topic"], "G"): int(ext["commitOffset"]) for ext in commits} == committed
+
+
+@pytest.mark.parametrize("name", ["T},", '}},"', "{T"])
+async def test_a_table_that_cannot_be_cut_is_read_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name with braces looks like the border of two entries; no offset is lost or changed."""
+    monkeypatch.setattr("ledgermq.ha.classic.sync.PART_BYTES", 1)
+    table = {f"{name}{n}@G": {"0": n} for n in range(5)}
+    for body in ({"offsetTable": table}, {"offsetTable": table, "dataVersion": {"counter": 1}}, {"offsetTable": None}, {}):
+        master, tables = Master({**BODIES, RequestCode.GET_ALL_CONSUMER_OFFSET: dumps(body)}), Tables()
+        async with serving(master) as address:
+            await ConfigSync(tables, TcpNetwork()).round(address)
+        wanted = {(key[: -len("@G")], "G"): {0: queues["0"]} for key, queues in (body.get("offsetTable") or {}).items()}
+        assert tables.offsets == wanted
 
 
 async def test_another_master_is_asked_at_once() -> None:
