@@ -3,13 +3,14 @@
 An arriving message wakes the pulls whose filter matches it; the others continue to wait. Deadlines are rounded up to common
 times, as in RocketMQ, so that ten thousand idle consumers need one timer and are answered in batches. Bounds: above
 `per_owner_max` or `total_max`, `hold` declines. Invariant: a held pull is in the sets of its queue, its owner and its deadline,
-or in none of them. Pure: the time is an argument.
+or in none of them. Pulls are taken lazily, so that the caller decides how many it takes in one turn of the event loop; a pull
+that is woken or dropped in another way meanwhile is not taken. Pure: the time is an argument.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 import attrs
@@ -61,6 +62,13 @@ def common_deadline(now: float, seconds: float) -> float:
 _Pulls = dict[HeldPull[Request], None]
 """A set of pulls in the order of their arrival."""
 
+Queue = tuple[str, int]
+"""A topic and a queue id."""
+Newest = dict[int, int]
+"""What is new on a queue: for each tags code, the next offset behind the last message with it."""
+Taken = Iterator[HeldPull[Request] | None]
+"""Pulls that are removed as they are taken from the iterator; None for each one that is looked at and stays."""
+
 
 @attrs.define(eq=False)
 class HeldPulls(Generic[Request]):
@@ -91,38 +99,47 @@ class HeldPulls(Generic[Request]):
         self._weight += pull.weight
         return True
 
-    def arrived(self, arrivals: Iterable[Arrival]) -> list[HeldPull[Request]]:
-        """Remove and return the pulls that match these messages."""
+    def arrived(self, arrivals: Iterable[Arrival]) -> dict[Queue, Newest]:
+        """Return what is new on the queues of these messages on which pulls wait."""
         queues = self._queues
-        woken: list[HeldPull[Request]] = []
-        if not queues:
-            return woken
-        for topic, queue_id, next_offset, tags_code in arrivals:
-            waiting = queues.get((topic, queue_id))
-            if waiting is None:
-                continue
-            matched = [
-                pull for pull in waiting if next_offset > pull.offset and (pull.codes is None or tags_code in pull.codes)
-            ]
-            for pull in matched:
-                self._remove(pull)
-            woken += matched
-        return woken
+        found: dict[Queue, Newest] = {}
+        for topic, queue_id, next_offset, tags_code in arrivals if queues else ():
+            if (queue := (topic, queue_id)) in queues:
+                newest = found.setdefault(queue, {})
+                newest[tags_code] = max(next_offset, newest.get(tags_code, 0))
+        return found
 
-    def due(self, now: float) -> list[HeldPull[Request]]:
-        """Remove and return the pulls whose deadline has passed."""
+    def waiting(self, queue: Queue) -> int:
+        """How many pulls wait on a queue."""
+        return len(self._queues.get(queue, ()))
+
+    def matching(self, queue: Queue, newest: Newest) -> Taken[Request]:
+        """Take the pulls of a queue that match its new messages."""
+        last = max(newest.values())
+
+        def matches(pull: HeldPull[Request]) -> bool:
+            if last <= pull.offset or pull.codes is None:
+                return last > pull.offset
+            return any(newest[code] > pull.offset for code in newest.keys() & pull.codes)
+
+        return self._taken(list(self._queues.get(queue, ())), matches)
+
+    def due(self, now: float) -> Taken[Request]:
+        """Take the pulls whose deadline has passed, the earliest first."""
         over = sorted(deadline for deadline in self._deadlines if deadline <= now)
-        pulls = [pull for deadline in over for pull in self._deadlines[deadline]]
-        for pull in pulls:
-            self._remove(pull)
-        return pulls
+        return self._taken([pull for deadline in over for pull in self._deadlines[deadline]], lambda _: True)
 
-    def release(self, chosen: Callable[[HeldPull[Request]], bool]) -> list[HeldPull[Request]]:
-        """Remove and return the pulls for which `chosen` is true, whether their queues have messages or not."""
-        pulls = [pull for waiting in self._queues.values() for pull in waiting if chosen(pull)]
+    def release(self, chosen: Callable[[HeldPull[Request]], bool]) -> Taken[Request]:
+        """Take the pulls for which `chosen` is true, whether their queues have messages or not."""
+        return self._taken([pull for waiting in self._owners.values() for pull in waiting], chosen)
+
+    def _taken(self, pulls: list[HeldPull[Request]], chosen: Callable[[HeldPull[Request]], bool]) -> Taken[Request]:
         for pull in pulls:
-            self._remove(pull)
-        return pulls
+            if pull in self._owners.get(pull.owner, ()) and chosen(pull):
+                self._remove(pull)
+                yield pull
+            else:
+                yield None
 
     def drop(self, owner: Hashable) -> int:
         """Remove the pulls of a closed connection; return how many there were."""

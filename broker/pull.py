@@ -7,7 +7,9 @@ until a matching message arrives or its deadline passes. It is then answered wit
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Set as AbstractSet
+from functools import partial
 
 import attrs
 import trio
@@ -27,7 +29,7 @@ from ..world.events import get_logger
 from .clients import Consumers
 from .commits import Commits
 from .groups import GroupConfig, GroupTable
-from .hold import HeldPull, HeldPulls, common_deadline
+from .hold import HeldPull, HeldPulls, Newest, Queue, Taken, common_deadline
 from .live_config import LiveConfig
 from .offsets import ConsumerOffsets
 from .role import LiveRole
@@ -42,6 +44,8 @@ MESSAGES_MAX = 1024
 WOKEN_PER_TURN_MAX = 64
 """The most held pulls answered in one turn of the event loop; the others are answered in later turns. A busy queue may have
 thousands of broadcasting readers."""
+VISITED_PER_TURN_MAX = 2000
+"""The most held pulls that are looked at in one turn of the event loop to find those to be answered."""
 _JAVA_INT_MAX = 0x7FFFFFFF
 
 _NOTHING_THERE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
@@ -108,7 +112,15 @@ class PullService:
     """Asks the DLedger group whether this broker leads; None in the classic mode."""
     holds: HeldPulls[Pull] = attrs.field(factory=HeldPulls[Pull])
     _dispatcher: Dispatcher = attrs.field(init=False)
-    _woken: deque[Pull] = attrs.field(factory=deque[Pull])
+    _woken: deque[Taken[Pull]] = attrs.field(factory=deque["Taken[Pull]"])
+    """Held pulls that are to be answered and may be too many for one turn; each iterator has one turn after the other."""
+    _scanned: dict[Queue, Newest] = attrs.field(factory=dict[Queue, Newest])
+    """The queues whose held pulls are being compared with new messages, and what has become new there meanwhile."""
+    _ended: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
+    """The topics that were deleted, each with an empty group, and the topics and groups that were reset: their held pulls are
+    to be answered."""
+    _running: set[str] = attrs.field(factory=set[str])
+    """Which of `_overdue` and `_released` are among `_woken`."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -278,8 +290,7 @@ class PullService:
 
     def group_reset(self, group: str, topic: str) -> None:
         """Answer the held pulls of a group that was just reset."""
-        held = self.holds.release(lambda pull: pull.topic == topic and pull.request.group.group_name == group)
-        self._wake_all([each.request for each in held])
+        self._release(((topic, group),))
 
     def _answer(self, pull: Pull, result: GetResult, code: ResponseCode) -> None:
         group, config = pull.group, self.config.now
@@ -310,34 +321,62 @@ class PullService:
         self.holds.drop(connection)
 
     def arrived(self, records: list[Derivable]) -> None:
-        """Wake the held pulls that match new messages."""
-        woken = self.holds.arrived((record[0], record[1], record[2] + 1, record[5]) for record in records)
-        if woken:
-            self._wake_all([held.request for held in woken])
+        """Wake the held pulls that match new messages: at once those of a queue on which few wait."""
+        holds, budget = self.holds, WOKEN_PER_TURN_MAX
+        for queue, newest in holds.arrived((record[0], record[1], record[2] + 1, record[5]) for record in records).items():
+            budget -= holds.waiting(queue)
+            if budget >= 0:
+                self._answer_some(holds.matching(queue, newest))
+            elif queue in self._scanned:
+                meanwhile = self._scanned[queue]
+                meanwhile.update((code, max(end, meanwhile.get(code, 0))) for code, end in newest.items())
+            else:
+                self._wake_later(self._scan(queue, newest))
+
+    def _scan(self, queue: Queue, newest: Newest) -> Taken[Pull]:
+        """Take the held pulls of a queue that match its new messages, those that come meanwhile included."""
+        while newest:
+            self._scanned[queue] = {}
+            yield from self.holds.matching(queue, newest)
+            newest = self._scanned.pop(queue)
 
     def sweep(self, now: float) -> None:
         """Answer the held pulls whose deadline has passed, and forget resets that were followed long ago."""
         self.offsets.resets.expire(now)
-        over = self.holds.due(now)
-        if over:
-            self._wake_all([held.request for held in over])
+        self._wake_once("overdue", lambda: self.holds.due(now))
 
     def topics_changed(self, topics: list[str]) -> None:
         """Answer the held pulls of deleted topics; the next pull of each client is refused."""
-        gone = {topic for topic in topics if topic not in self.topics.topics}
-        if gone:
-            self._wake_all([held.request for held in self.holds.release(lambda pull: pull.topic in gone)])
+        self._release((topic, "") for topic in topics if topic not in self.topics.topics)
+
+    def _release(self, ended: Iterable[tuple[str, str]]) -> None:
+        self._ended.update(ended)
+        if self._ended:
+            self._wake_once("released", self._released)
+
+    def _released(self) -> Taken[Pull]:
+        """Take the held pulls of topics and groups in `_ended`, those that are added meanwhile included."""
+        while self._ended:
+            ended, self._ended = self._ended, set()
+            yield from self.holds.release(partial(_is_of, ended))
 
     def look_again(self) -> None:
         """Answer all held pulls according to the broker's new role."""
-        self._wake_all([held.request for held in self.holds.release(lambda _: True)])
+        self._wake_later(self.holds.release(lambda _: True))
 
-    def _wake_all(self, pulls: list[Pull]) -> None:
-        if len(pulls) <= WOKEN_PER_TURN_MAX and not self._woken:
-            for pull in pulls:
-                self._look_again(pull)
-            return
-        self._woken.extend(pulls)
+    def _wake_once(self, name: str, take: Callable[[], Taken[Pull]]) -> None:
+        """Answer the pulls that `take` returns, unless others of the same name are still being answered."""
+        if name not in self._running:
+            self._running.add(name)
+            self._wake_later(self._noted(name, take()))
+
+    def _noted(self, name: str, pulls: Taken[Pull]) -> Taken[Pull]:
+        yield from pulls
+        self._running.discard(name)
+
+    def _wake_later(self, pulls: Taken[Pull]) -> None:
+        """Answer these pulls in the next turns of the event loop."""
+        self._woken.append(pulls)
         self._wake.set()
 
     def _look_again(self, pull: Pull) -> None:
@@ -345,15 +384,33 @@ class PullService:
         self._answer(pull, result, code_of(result.status, pull.offset))
 
     async def run(self) -> None:
-        """Answer woken pulls that were too many for one turn, until cancelled."""
+        """Answer the pulls that `_wake_later` was given, until cancelled."""
         woken = self._woken
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
             while woken:
-                for _ in range(min(len(woken), WOKEN_PER_TURN_MAX)):
-                    self._look_again(woken.popleft())
+                pulls = woken[0]
+                woken.rotate(-1)
+                if self._answer_some(pulls):
+                    woken.remove(pulls)
                 await trio.lowlevel.checkpoint()
+
+    def _answer_some(self, pulls: Taken[Pull]) -> bool:
+        """Answer as many of these pulls as one turn allows; returns whether these were all."""
+        answered = 0
+        for visited, held in enumerate(pulls, 1):
+            if held is not None:
+                self._look_again(held.request)
+                answered += 1
+            if answered >= WOKEN_PER_TURN_MAX or visited >= VISITED_PER_TURN_MAX:
+                return False
+        return True
+
+
+def _is_of(ended: AbstractSet[tuple[str, str]], pull: HeldPull[Pull]) -> bool:
+    """Whether a pull belongs to one of these topics, each with an empty group, or of these topics and groups."""
+    return (pull.topic, "") in ended or (pull.topic, pull.request.group.group_name) in ended
 
 
 def expression_refusal(subscription: Subscription) -> str:

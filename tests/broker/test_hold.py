@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from itertools import islice
 
 import pytest
 
@@ -21,8 +23,13 @@ def held(
     return HeldPull(topic, queue_id, offset, codes, deadline, name[0], name)
 
 
-def names(pulls: list[HeldPull[str]]) -> list[str]:
-    return [pull.request for pull in pulls]
+def names(pulls: Iterable[HeldPull[str] | None]) -> list[str]:
+    return [pull.request for pull in pulls if pull is not None]
+
+
+def woken(holds: HeldPulls[str], *arrivals: Arrival) -> list[str]:
+    """Take all pulls that match new messages."""
+    return [name for queue, newest in holds.arrived(arrivals).items() for name in names(holds.matching(queue, newest))]
 
 
 def test_an_arrival_wakes_the_pulls_of_its_queue() -> None:
@@ -31,8 +38,8 @@ def test_an_arrival_wakes_the_pulls_of_its_queue() -> None:
     for pull in (held("a"), held("b"), held("c", queue_id=1), held("d", topic="U")):
         assert holds.hold(pull)
 
-    assert names(holds.arrived([("T", 0, 6, 0)])) == ["a", "b"]
-    assert holds.arrived([("T", 0, 7, 0)]) == []
+    assert woken(holds, ("T", 0, 6, 0)) == ["a", "b"]
+    assert woken(holds, ("T", 0, 7, 0)) == []
     assert len(holds) == 2
 
 
@@ -41,8 +48,8 @@ def test_a_pull_sleeps_through_messages_it_does_not_want() -> None:
     holds = HeldPulls[str]()
     holds.hold(held("a", codes=frozenset((1, 2))))
 
-    assert holds.arrived([("T", 0, 6, 3), ("T", 0, 5, 1)]) == []
-    assert names(holds.arrived([("T", 0, 7, 3), ("T", 0, 8, 2)])) == ["a"]
+    assert woken(holds, ("T", 0, 6, 3), ("T", 0, 5, 1)) == []
+    assert woken(holds, ("T", 0, 7, 3), ("T", 0, 8, 2)) == ["a"]
 
 
 def test_a_pull_is_released_at_its_deadline() -> None:
@@ -51,7 +58,7 @@ def test_a_pull_is_released_at_its_deadline() -> None:
     for pull in (held("a", deadline=16), held("b", deadline=15), held("c", deadline=17)):
         holds.hold(pull)
 
-    assert holds.due(14.9) == []
+    assert names(holds.due(14.9)) == []
     assert names(holds.due(16)) == ["b", "a"]
     assert names(holds.due(17)) == ["c"]
 
@@ -72,7 +79,7 @@ def test_a_closed_connection_takes_its_pulls_along() -> None:
 
     assert holds.drop("a") == 2
     assert holds.drop("a") == 0
-    assert names(holds.arrived([("T", 0, 9, 0), ("T", 1, 9, 0)])) == ["b1"]
+    assert woken(holds, ("T", 0, 9, 0), ("T", 1, 9, 0)) == ["b1"]
 
 
 def test_there_is_room_for_so_many_and_no_more() -> None:
@@ -94,6 +101,23 @@ def test_a_deleted_topic_lets_its_pulls_go() -> None:
     assert len(holds) == 1
 
 
+def test_pulls_are_taken_one_by_one_and_none_that_was_taken_otherwise() -> None:
+    """Of pulls that are due, some are answered in this turn; until the next one a message comes, or a connection ends."""
+    holds = HeldPulls[str]()
+    for name in ("a1", "a2", "b1", "c1", "c2"):
+        holds.hold(held(name, offset=9 if name == "c1" else 5))
+
+    due = holds.due(20)
+    assert names(islice(due, 1)) == ["a1"]
+    assert len(holds) == 4, "what was not taken yet is still held"
+    assert woken(holds, ("T", 0, 8, 0)) == ["a2", "b1", "c2"]
+    holds.hold(held("b2"))
+    holds.drop("c")
+
+    assert list(due) == [None] * 4
+    assert names(holds.due(20)) == ["b2"]
+
+
 def test_random_histories_agree_with_a_plain_list() -> None:
     """Whatever comes and goes, the table holds what a list that is searched through would hold."""
     for seed in range(200):
@@ -112,15 +136,15 @@ def test_random_histories_agree_with_a_plain_list() -> None:
                 plain += [pull] * room
             elif action == 2:
                 arrival: Arrival = ("T", rng.randrange(2), rng.randrange(5), rng.randrange(3))
-                woken = [
+                matching = [
                     pull
                     for pull in plain
                     if pull.queue_id == arrival[1]
                     and arrival[2] > pull.offset
                     and (pull.codes is None or arrival[3] in pull.codes)
                 ]
-                assert names(holds.arrived([arrival])) == names(woken)
-                plain = [pull for pull in plain if pull not in woken]
+                assert woken(holds, arrival) == names(matching)
+                plain = [pull for pull in plain if pull not in matching]
             else:
                 over = [pull for pull in plain if pull.deadline <= now]
                 assert sorted(names(holds.due(now))) == sorted(names(over))

@@ -8,8 +8,10 @@ from typing import Any, cast
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from ledgermq.broker.groups import GroupConfig
+from ledgermq.broker.pull import WOKEN_PER_TURN_MAX
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.client.received import split_records
 from ledgermq.message.errors import CorruptRecord
@@ -18,7 +20,8 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import Wire
 from ledgermq.world.real import real_world
 
-from .desk import Desk, Peer, classic_node, open_desk
+from .desk import Desk, Peer, classic_node, open_desk, until
+from .turns import counted
 
 Code = ResponseCode
 HOLD: dict[str, Any] = {"sysFlag": 4 | 2}
@@ -221,8 +224,10 @@ async def test_a_held_pull_is_answered_when_its_time_is_up(tmp_path: Path) -> No
         now = desk.broker.world.clock.monotonic()
 
         desk.broker.pulls.sweep(now + 14)
+        await trio.testing.wait_all_tasks_blocked()
         assert peer.answer(opaque) is None
         desk.broker.pulls.sweep(now + 20)
+        await until(lambda: peer.answer(opaque))
 
         assert answer_of(peer, opaque) == (Code.PULL_NOT_FOUND, 3)
 
@@ -283,6 +288,60 @@ async def test_many_readers_of_a_queue_are_all_woken(tmp_path: Path) -> None:
                 await trio.lowlevel.checkpoint()
 
 
+async def test_pulls_that_are_due_together_are_answered_in_several_turns(tmp_path: Path) -> None:
+    """Each turn answers a part of them, also if the next second begins before all are answered, and each pull once."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        opaques = [peer.pull("T1", 3, **HOLD) for _ in range(1000)]
+        pulls, now = desk.broker.pulls, desk.broker.world.clock.monotonic()
+
+        with counted(lambda: 1000 - len(pulls.holds)) as turns:
+            pulls.sweep(now + 20)
+            await trio.lowlevel.checkpoint()
+            pulls.sweep(now + 21)
+            await until(lambda: not len(pulls.holds))
+
+        assert turns.most <= WOKEN_PER_TURN_MAX
+        assert [answer_of(peer, opaque) for opaque in opaques] == [(Code.PULL_NOT_FOUND, 3)] * 1000
+
+
+async def test_many_pulls_that_want_other_tags_are_compared_with_messages_in_several_turns(tmp_path: Path) -> None:
+    """Messages that come during the comparison are compared too: every pull gets its own, whenever it comes."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        unwanted = [peer.pull("T1", 3, subscription="TagX", **HOLD) for _ in range(WOKEN_PER_TURN_MAX)]
+        wanting = [peer.pull("T1", 3, subscription=f"Tag{n}", **HOLD) for n in range(200)]
+
+        for n in range(200):
+            desk.put("T1", TAGS=f"Tag{n}")
+            if n % 10 == 0:
+                await trio.lowlevel.checkpoint()
+
+        await until(lambda: all(peer.answer(opaque) for opaque in wanting))
+        assert len(desk.broker.pulls.holds) == len(unwanted)
+        assert not any(peer.answer(opaque) for opaque in unwanted)
+        assert not desk.broker.pulls._scanned  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_pulls_of_topics_that_are_deleted_together_are_looked_for_together(tmp_path: Path) -> None:
+    """The pulls of the last one are found as well, although it is deleted while those of the first are looked for."""
+    async with open_desk(tmp_path) as desk:
+        topics = [f"T{n}" for n in range(1, 40)]
+        desk.broker.topics.put(*(TopicConfig(topic, 1, 1) for topic in (*topics, "Kept")))
+        peer = desk.peer()
+        held = [peer.pull(topic, **HOLD) for topic in topics for _ in range(100)]
+        kept = peer.pull("Kept", **HOLD)
+
+        for topic in topics:
+            desk.broker.topics.delete(topic)
+            await trio.lowlevel.checkpoint()
+        await until(lambda: all(peer.answer(opaque) for opaque in held))
+
+        assert peer.answer(kept) is None
+
+
 async def test_a_pull_commits_what_it_carries(tmp_path: Path) -> None:
     """The commit flag stores the offset at the first look; without it nothing is stored."""
     async with open_desk(tmp_path) as desk:
@@ -320,6 +379,7 @@ async def test_a_slave_without_its_master_holds_pulls_of_what_only_the_master_ha
         assert peer.answer(opaque) is None
 
         desk.broker.pulls.sweep(desk.broker.world.clock.monotonic() + 60)
+        await until(lambda: peer.answer(opaque))
         assert answer_of(peer, opaque) == (Code.PULL_RETRY_IMMEDIATELY, 3)
 
         opaque = peer.pull("T1", 3, **HOLD)
@@ -403,6 +463,7 @@ async def test_a_reset_reaches_pulls_that_are_held(tmp_path: Path) -> None:
 
         desk.broker.offsets.reset("g", "T1", 0, 0)
         desk.broker.pulls.group_reset("g", "T1")
+        await until(lambda: peer.answer(held))
 
         assert answer_of(peer, held) == (Code.PULL_OFFSET_MOVED, 0)
         assert peer.answer(other) is None

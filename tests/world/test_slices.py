@@ -16,7 +16,7 @@ async def test_everything_comes_in_order() -> None:
 async def test_a_list_ends_where_its_items_weigh_enough() -> None:
     """An item that alone weighs more than a list may is a list of its own; nothing is lost at the borders."""
     assert [piece async for piece in in_slices([1, 2, 3, 9, 1, 1, 1], 3, int)] == [[1, 2], [3], [9], [1, 1, 1]]
-    rows = [("a", [1, 2]), ("b", []), ("c", [3])]
+    rows: list[tuple[str, list[int]]] = [("a", [1, 2]), ("b", []), ("c", [3])]
     assert [[name for name, _ in piece] async for piece in in_slices(rows, 4, rows_of)] == [["a", "b"], ["c"]]
 
 

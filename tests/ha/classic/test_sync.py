@@ -351,13 +351,23 @@ async def test_a_large_table_is_read_and_merged_in_parts_while_consumers_commit_
 async def test_a_table_that_cannot_be_cut_is_read_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name with braces looks like the border of two entries; no offset is lost or changed."""
     monkeypatch.setattr("ledgermq.ha.classic.sync.PART_BYTES", 1)
-    table = {f"{name}{n}@G": {"0": n} for n in range(5)}
-    for body in ({"offsetTable": table}, {"offsetTable": table, "dataVersion": {"counter": 1}}, {"offsetTable": None}, {}):
-        master, tables = Master({**BODIES, RequestCode.GET_ALL_CONSUMER_OFFSET: dumps(body)}), Tables()
+    table = dumps({f"{name}{n}@G": {"0": n} for n in range(5)})
+    wanted = {(f"{name}{n}", "G"): {0: n} for n in range(5)}
+    for written in (b'{"offsetTable":%b}', b'{"offsetTable":%b,"dataVersion":{"counter":1}}', b'{"offsetTable": %b}'):
+        master, tables = Master({**BODIES, RequestCode.GET_ALL_CONSUMER_OFFSET: written % table}), Tables()
         async with serving(master) as address:
             await ConfigSync(tables, TcpNetwork()).round(address)
-        wanted = {(key[: -len("@G")], "G"): {0: queues["0"]} for key, queues in (body.get("offsetTable") or {}).items()}
         assert tables.offsets == wanted
+
+
+async def test_an_answer_without_offsets_is_an_empty_table() -> None:
+    """As a master writes it that has none, or no such table."""
+    for body in (b'{"offsetTable":{}}', b'{"offsetTable":null}', b"{}", b""):
+        master, tables = Master({**BODIES, RequestCode.GET_ALL_CONSUMER_OFFSET: body}), Tables()
+        async with serving(master) as address:
+            sync = ConfigSync(tables, TcpNetwork())
+            await sync.round(address)
+        assert (sync.rounds, tables.offsets) == (1, {})
 
 
 async def test_another_master_is_asked_at_once() -> None:
