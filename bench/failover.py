@@ -102,7 +102,8 @@ async def _read(consumer: PullConsumer, timeline: Timeline) -> None:
 
 async def _receive(consumer: Consumer, timeline: Timeline) -> None:
     while True:
-        timeline.now().received += len(await consumer.get_many())
+        async with consumer.take() as batch:
+            timeline.now().received += len(batch)
 
 
 @attrs.define

@@ -129,9 +129,12 @@ async def consume(topic: str, group: str, seconds: float, count_max: int | None,
         nursery.start_soon(_report, tally, as_json)
         with trio.move_on_after(seconds):
             wanted = min(MESSAGES_PER_GET, count_max or MESSAGES_PER_GET)
-            while wanted and (messages := await consumer.get_many(wanted, 2.0)):
-                tally.count += len(messages)
-                tally.size += sum(message.size for message in messages)
+            while wanted:
+                async with consumer.take(wanted, 2.0) as messages:
+                    tally.count += len(messages)
+                    tally.size += sum(message.size for message in messages)
+                if not messages:
+                    break
                 last = time.monotonic()
                 if count_max is not None:
                     wanted = min(MESSAGES_PER_GET, count_max - tally.count)

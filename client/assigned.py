@@ -13,8 +13,9 @@ out can be acknowledged, and each delivery once. The memory for messages is boun
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 
@@ -30,6 +31,16 @@ BYTES_PER_QUEUE_MAX = 16 * 1024 * 1024
 BYTES_MAX = 64 * 1024 * 1024
 """While all queues together hold this many bytes, only empty ones are pulled; a consumer of hundreds of queues then
 fits into a small container."""
+
+
+def _references(objects: Collection[object]) -> list[int]:
+    """How many references there are to each object; 0 where Python does not count them."""
+    count: Callable[[object], int] = getattr(sys, "getrefcount", lambda _: 0)
+    return [count(each) for each in objects]
+
+
+_OWN_REFERENCES = _references({0: object()}.values())[0] or 1
+"""The references to a message that nothing but its `AssignedQueue` refers to, counted as `_references` counts them."""
 
 
 def _nothing() -> None:
@@ -183,6 +194,17 @@ class AssignedQueue:
             return True
         self._drop_forgotten(message)
         return False
+
+    def dropped(self) -> list[ReceivedMessage]:
+        """The messages that are handed out although nothing else refers to them: nobody can acknowledge them any more."""
+        if not self.handed_out:
+            return []
+        pending = self._pending.values()
+        return [
+            message
+            for message, references in zip(pending, _references(pending), strict=True)
+            if references == _OWN_REFERENCES and message.state == HANDED_OUT
+        ]
 
     def give_back(self, message: ReceivedMessage) -> bool:
         """Take back a message that was handed out, until `finish` or `redeliver`; False as for `ack`."""

@@ -23,7 +23,7 @@ from ..world.threads import LoopEndedError, OtherProcessError, ThreadLoop, opene
 from . import admin, consumer, producer, pull
 from .arguments import INT_MAX, check_integer, check_timeout
 from .errors import ClientError, Closed, OtherProcess
-from .received import ReceivedMessage, RecordView
+from .received import ReceivedMessage, RecordView, give_back_unfinished
 from .sending import SendResult
 from .transmit import QueueSelector
 
@@ -154,59 +154,25 @@ def _settle(messages: Sequence[ReceivedMessage]) -> None:
         message.settle()
 
 
-def _abandon(messages: Sequence[ReceivedMessage]) -> None:
-    for message in reversed(messages):
-        message.abandon()
-
-
 def _put_back(messages: Sequence[ReceivedMessage]) -> None:
     for message in reversed(messages):
         message.put_back()
 
 
 @attrs.define(eq=False)
-class _Hand:
-    """The messages that one thread has and that its next call acknowledges, in auto mode.
-
-    They are delivered again if the thread ends without asking for more.
-    """
-
-    _host: Host[consumer.Consumer]
-    _messages: list[ReceivedMessage] = attrs.field(factory=list[ReceivedMessage])
-
-    def settle(self) -> None:
-        """Acknowledge them."""
-        if self._messages:
-            messages, self._messages = self._messages, []
-            self._host.soon(partial(_settle, messages))
-
-    def hold(self, messages: Iterable[ReceivedMessage]) -> None:
-        self._messages.extend(messages)
-
-    def __del__(self) -> None:
-        if self._messages:
-            with suppress(ClientError):
-                self._host.soon(partial(_abandon, self._messages))
-
-
-class _Hands(threading.local):
-    """The unacknowledged messages of each thread, in auto mode."""
-
-    def __init__(self, host: Host[consumer.Consumer]) -> None:
-        self.own = _Hand(host)
-
-
-@attrs.define(eq=False)
 class BlockingIteration:
-    """One `for` loop over a consumer, in one thread."""
+    """One `for` loop over a consumer."""
 
     _consumer: BlockingConsumer
     _last: ReceivedMessage | None = None
-    """The message that was handed out last and that the next step acknowledges, in auto mode."""
+    """The message that was handed out last and that the next step acknowledges, with `ack="auto"`."""
     _own: deque[ReceivedMessage] = attrs.field(factory=deque[ReceivedMessage])
-    """Messages taken from an orderly queue, all for this thread, which it has not seen yet."""
+    """Messages taken from an ordered queue, all for this loop, which it has not seen yet."""
 
     def __iter__(self) -> BlockingIteration:
+        """Begin a loop: what an earlier loop over this iterator has not acknowledged is given back."""
+        self._consumer.left(self._last, self._own)
+        self._last = None
         return self
 
     def __next__(self) -> BlockingMessage:
@@ -214,18 +180,13 @@ class BlockingIteration:
         if self._last is not None:
             last, self._last = self._last, None
             consumer.host.soon(last.settle)
-        else:
-            consumer.hands.own.settle()
         message = consumer.next_message(self._own)
-        if consumer.acknowledges:
+        if consumer.host.client.options.ack == "auto":
             self._last = message
         return BlockingMessage(message, consumer.host)
 
     def __del__(self) -> None:
-        with suppress(ClientError):
-            if self._last is not None:
-                self._consumer.hands.own.hold([self._last])
-            self._consumer.iteration_ended(id(self), self._own)
+        self._consumer.iteration_ended(id(self), self._last, self._own)
 
 
 @attrs.define(eq=False)
@@ -233,7 +194,6 @@ class BlockingConsumer:
     """Receives messages; see `Consumer`. Any number of threads may take from it concurrently; each gets other messages."""
 
     host: Host[consumer.Consumer]
-    hands: _Hands = attrs.field(init=False)
     _fetched: deque[ReceivedMessage] = attrs.field(factory=deque[ReceivedMessage])
     """Messages taken by an iteration and not yet seen by a thread; the thread that asks next gets them."""
     _iterations: dict[int, None] = attrs.field(factory=dict[int, None])
@@ -241,33 +201,35 @@ class BlockingConsumer:
     # Only one thread at a time asks for more, for all threads; another one would wait although messages have been fetched.
     _fetching: threading.Lock = attrs.field(factory=threading.Lock, alias="fetching")
 
-    def __attrs_post_init__(self) -> None:
-        self.hands = _Hands(self.host)
-
-    @property
-    def acknowledges(self) -> bool:
-        """Whether asking for more messages acknowledges the previous ones (auto mode)."""
-        return self.host.client.options.ack == "auto"
-
     def __iter__(self) -> BlockingIteration:
-        """Iterate without end; in auto mode a message is acknowledged when its thread asks for the next one.
+        """Iterate without end, with the rules of `Consumer.__aiter__`.
 
-        The message in hand when the loop is left, by `break` too, is acknowledged by the thread's next call or by `ack`, not by
-        the end of the block, which cannot know whether it was finished.
+        With `ack="auto"`, a message is acknowledged when this iterator is asked for the next one. A loop that is left, by an
+        exception, `break` or `return`, gives back the message that it has not acknowledged.
         """
         iteration = BlockingIteration(self)
         self._iterations[id(iteration)] = None
         return iteration
 
-    def iteration_ended(self, identity: int, own: deque[ReceivedMessage]) -> None:
-        """Make the messages that an iteration has taken and not seen available again."""
+    def left(self, last: ReceivedMessage | None, unseen: deque[ReceivedMessage]) -> None:
+        """Give back what a loop had in hand, and make available again what it has not seen."""
+        if last is None and not unseen:
+            return
+        messages = [*unseen]
+        unseen.clear()
+        with suppress(ClientError):  # of a consumer that is closed, the next reader of the queue gets them
+            self.host.soon(partial(_put_back, messages))
+            if last is not None:
+                self.host.soon(last.give_back)
+
+    def iteration_ended(self, identity: int, last: ReceivedMessage | None, unseen: deque[ReceivedMessage]) -> None:
+        """Take over what an iteration leaves; with the last iteration, nobody may ask for what was fetched for all."""
         self._iterations.pop(identity, None)
-        unseen = list(own)
         if not self._iterations:
-            unseen += self._fetched
-            self._fetched.clear()
-        if unseen:
-            self.host.soon(partial(_put_back, unseen))
+            while self._fetched:
+                with suppress(IndexError):  # another thread takes from it too
+                    unseen.append(self._fetched.popleft())
+        self.left(last, unseen)
 
     def next_message(self, own: deque[ReceivedMessage]) -> ReceivedMessage:
         """The next message for an iteration; those taken with it go to `own` if the consumer is orderly, else to all."""
@@ -276,7 +238,7 @@ class BlockingConsumer:
             if message.is_current:
                 message.check_open()  # a closed consumer must not go on with what was fetched before: others get it
                 return message
-            self.host.soon(message.settle)  # its queue was moved in the meantime, or it comes again as another delivery
+            self.host.soon(message.put_back)  # its queue was moved in the meantime, or it comes again as another delivery
 
     def _next_of_own(self, own: deque[ReceivedMessage]) -> ReceivedMessage:
         if not own:
@@ -294,35 +256,50 @@ class BlockingConsumer:
                 fetched.extend(self._take(MESSAGES_PER_TAKE, inf))
 
     def get_one(self, timeout_seconds: float | None = None) -> BlockingMessage | None:
-        """Take the next message; None after `timeout_seconds` without one. See `get_many` for auto mode."""
+        """Take the next message; None after `timeout_seconds` without one. See `Consumer.get_many`."""
         messages = self.get_many(1, timeout_seconds)
         return messages[0] if messages else None
 
     def get_many(self, messages_max: int = MESSAGES_PER_TAKE, timeout_seconds: float | None = None) -> list[BlockingMessage]:
-        """Take the messages that have arrived, or wait for some; an empty list after `timeout_seconds`.
+        """Take the messages that have arrived, or wait for some; see `Consumer.get_many`.
 
-        In auto mode this acknowledges the messages that the thread got before. What a thread has when it ends is handed out
-        again.
+        Each has to be acknowledged or retried. What comes of a call whose result is dropped, because the thread was interrupted
+        or a task that waited for the thread was cancelled, is given back within `COMMIT_SECONDS`.
         """
         check_integer("messages_max", messages_max, 1, INT_MAX)
         check_timeout("timeout_seconds", timeout_seconds)
-        self.hands.own.settle()
+        return [BlockingMessage(message, self.host) for message in self._receive(messages_max, timeout_seconds)]
+
+    @contextmanager
+    def take(
+        self, messages_max: int = MESSAGES_PER_TAKE, timeout_seconds: float | None = None
+    ) -> Generator[list[BlockingMessage]]:
+        """Take messages for the length of a `with` block that finishes them all; see `Consumer.take`."""
+        messages = self.get_many(messages_max, timeout_seconds)
+        received = [message.received for message in messages]
+        try:
+            yield messages
+        except BaseException:
+            with suppress(ClientError):  # of a consumer that is closed, the next reader of the queue gets them
+                self.host.soon(partial(give_back_unfinished, received, ordered=self.host.client.options.orderly))
+            raise
+        for message in received:
+            message.check_open()
+        self.host.soon(partial(_settle, received))
+
+    def _receive(self, messages_max: int, timeout_seconds: float | None) -> list[ReceivedMessage]:
         received: list[ReceivedMessage] = []
         with suppress(IndexError):
             while len(received) < messages_max:
                 received.append(self._fetched.popleft())
         for message in received[:1]:
             message.check_open()
-        received = [message for message in received if message.is_current] or self._take(
+        return [message for message in received if message.is_current] or self._take(
             messages_max, inf if timeout_seconds is None else timeout_seconds
         )
-        messages = [BlockingMessage(message, self.host) for message in received]
-        if self.acknowledges:
-            self.hands.own.hold(received)
-        return messages
 
     def _take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
-        return self.host.ask(partial(self.host.client.take, messages_max, timeout_seconds), _put_back)
+        return self.host.ask(partial(self.host.client.receive, messages_max, timeout_seconds), _put_back)
 
     def commit(self) -> None:
         """Commit the group's offsets now; see `Consumer.commit`."""

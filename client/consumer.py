@@ -1,7 +1,9 @@
 """The consumer: receives the messages of subscribed topics, a share of them as a member of a group, or all.
 
-Messages are taken by `async for`, `get_one`, `get_many` or `process`, and are done after `ack` or `retry`. Invariant: the
-group's offset in a queue never passes a message that is not done, so unfinished messages are handed out again.
+A message from `async for` is done when the same iterator is asked for the next one, one from `take` when its block ends
+normally, one of `process` when its handler returns, and one from `get_one` or `get_many` after `ack` or `retry`. No rule
+depends on which task or thread calls. Invariant: the group's offset in a queue never passes a message that is not done, so
+unfinished messages are handed out again.
 This is the trio shell over `assigned.py`, `fetch.py`, `delivery.py` and `membership.py`.
 """
 
@@ -9,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from inspect import isawaitable
 from math import inf
-from traceback import format_exception
-from typing import Literal, get_args
 
 import attrs
 import trio
@@ -22,8 +23,6 @@ from ..world.real import World, real_world
 from ..world.tls import ClientTls
 from .arguments import (
     INT_MAX,
-    LONG_MAX,
-    check_choice,
     check_group,
     check_integer,
     check_text,
@@ -31,17 +30,17 @@ from .arguments import (
 )
 from .assigned import BYTES_MAX, BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, HeldBytes
 from .background import background_nursery
+from .consumer_options import AckMode, ConsumerOptions
 from .delivery import Line, Source
 from .errors import Closed, InvalidArgument, NoRoute, NoRouteReason
 from .fetch import PULL_MESSAGES_MAX
-from .hands import Hands
 from .membership import Membership
 from .offsets import kept_offsets
 from .peer_requests import PeerRequests
 from .queue_calls import check_subscription
 from .queue_keeping import COMMIT_SECONDS, QueueKeeper, ReadingPlan
 from .rebalance import Strategy, strategy_of
-from .received import ReceivedMessage
+from .received import ReceivedMessage, give_back_unfinished
 from .redelivery import Redelivery
 from .send_back import SendBack
 from .session import CALL_SECONDS, CLOSE_SECONDS, Session, open_session
@@ -55,37 +54,7 @@ MESSAGES_PER_TURN = 64
 CONSUME_AGO_MS = 30 * 60 * 1000
 """How far back in time `ConsumeFrom.TIMESTAMP` begins by default (RocketMQ's `consumeTimestamp`)."""
 
-AckMode = Literal["auto", "explicit"]
-MessageHandler = Callable[[ReceivedMessage], Awaitable[object]]
-
-
-@attrs.frozen
-class ConsumerOptions:
-    """The options of a consumer, checked."""
-
-    ack: AckMode
-    orderly: bool
-    model: MessageModel
-    consume_from: ConsumeFrom
-    consume_timestamp_ms: int
-    pull_messages_max: int
-    messages_per_queue_max: int
-    bytes_per_queue_max: int
-    bytes_max: int
-    reconsume_times_max: int | None
-
-    def __attrs_post_init__(self) -> None:
-        if self.ack not in get_args(AckMode):
-            raise InvalidArgument(f"ack must be one of {', '.join(get_args(AckMode))} (got {self.ack!r})")
-        check_choice("model", self.model, MessageModel)
-        check_choice("consume_from", self.consume_from, ConsumeFrom)
-        check_integer("consume_timestamp_ms", self.consume_timestamp_ms, 0, LONG_MAX)
-        check_integer("pull_messages_max", self.pull_messages_max, 1, INT_MAX)
-        check_integer("messages_per_queue_max", self.messages_per_queue_max, 1, INT_MAX)
-        check_integer("bytes_per_queue_max", self.bytes_per_queue_max, 1, INT_MAX)
-        check_integer("bytes_max", self.bytes_max, 1, LONG_MAX)
-        if self.reconsume_times_max is not None:
-            check_integer("reconsume_times_max", self.reconsume_times_max, 0, INT_MAX)
+MessageHandler = Callable[[ReceivedMessage], Awaitable[object] | None]
 
 
 @attrs.define(eq=False)
@@ -100,7 +69,7 @@ class Consumer:
     _line: Line
     _keeper: QueueKeeper
     _membership: Membership
-    _hands: Hands = attrs.field(factory=Hands)
+    _token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
     _direct: list[ReceivedMessage] = attrs.field(factory=list[ReceivedMessage])
     """Messages that a broker wants consumed at once, before all others."""
     _closed: bool = False
@@ -113,14 +82,16 @@ class Consumer:
     def __aiter__(self) -> Iteration:
         """Iterate over messages without end.
 
-        In auto mode a message is acknowledged when its task asks for the next one, here or by `get_one` or `get_many`, and not
-        before: the message in hand when the loop is left, by `break` too, is acknowledged by the next call or by `ack`, not by
-        the end of the block, which cannot know whether it was finished.
+        With `ack="auto"`, a message is acknowledged when this iterator is asked for the next one, or by `ack`, and in no other
+        way. A loop that is left by an exception, `break`, `return` or cancellation drops its iterator and so gives back the
+        message that it has not acknowledged: it comes again as after `retry`. CPython drops the iterator at once. An iterator
+        that the application keeps, itself or in a suspended generator, gives its message back when it is collected, when a new
+        loop begins over it, or when the consumer closes. No loop acknowledges what an earlier loop was given.
         """
-        return Iteration(self, self._hands if self.options.ack == "auto" else None)
+        return Iteration(self, acknowledges=self.options.ack == "auto")
 
     async def get_one(self, timeout_seconds: float | None = None) -> ReceivedMessage | None:
-        """Take the next message; None after `timeout_seconds` without one. See `get_many` for auto mode."""
+        """Take the next message; None after `timeout_seconds` without one. See `get_many`."""
         messages = await self.get_many(1, timeout_seconds)
         return messages[0] if messages else None
 
@@ -129,37 +100,56 @@ class Consumer:
     ) -> list[ReceivedMessage]:
         """Take the messages that have arrived, or wait for at least one; an empty list after `timeout_seconds` without one.
 
-        In auto mode this call acknowledges the messages that the task got before. What a task has when it ends is handed out
-        again.
+        Each has to be acknowledged (`await message.ack()`) or retried; no later call does so. A message that the application
+        drops without either is given back within `COMMIT_SECONDS` and comes again as after `retry`; one that it keeps, when the
+        consumer is closed.
 
         Raises:
             Closed: the consumer is closed, or was closed during the wait.
-        Cancellation: no message is taken; those that the task got before stay acknowledged.
+        Cancellation: no message is taken.
         """
         check_integer("messages_max", messages_max, 1, INT_MAX)
         check_timeout("timeout_seconds", timeout_seconds)
-        auto = self.options.ack == "auto"
-        if auto:
-            self._hands.settle()
-        messages = await self.take(messages_max, inf if timeout_seconds is None else timeout_seconds)
-        if auto:
-            self._hands.hold(messages)
-        return messages
+        return await self.receive(messages_max, inf if timeout_seconds is None else timeout_seconds)
+
+    @asynccontextmanager
+    async def take(
+        self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None
+    ) -> AsyncGenerator[list[ReceivedMessage]]:
+        """Take messages as `get_many` does, for the length of an `async with` block that finishes them all.
+
+        When the block ends normally, those that it has neither acknowledged nor retried are acknowledged; when it ends by an
+        exception or is cancelled, they are given back and come again as after `retry`. Of an ordered queue, only the first of
+        them counts as failed.
+
+        Raises:
+            Closed: the consumer is closed, or was closed during the wait or the block. Nothing is acknowledged.
+        """
+        messages = await self.get_many(messages_max, timeout_seconds)
+        try:
+            yield messages
+        except BaseException:
+            give_back_unfinished(messages, ordered=self.options.orderly)
+            raise
+        for message in messages:
+            if message.in_hand:
+                message.ack_now()
 
     async def process(self, handler: MessageHandler, *, tasks: int = 1) -> None:
         """Call `handler` with every message, in `tasks` concurrent tasks, until cancelled.
 
-        A message is acknowledged when the handler returns and retried when it raises.
+        A message is acknowledged when the handler returns and retried when it raises. A handler that is a plain function runs
+        in the event loop, so it must not block.
 
         Raises:
             Closed: the consumer was closed in the meantime.
-        Cancellation: messages whose handlers are cancelled are handed out again.
+        Cancellation: messages whose handlers are cancelled are given back and come again as after `retry`.
         """
         if not callable(handler):
-            raise InvalidArgument(f"handler must be an async function that takes a message (got {handler!r})")
+            raise InvalidArgument(f"handler must be a function that takes a message (got {handler!r})")
         check_integer("tasks", tasks, 1, INT_MAX)
 
-        iterations = [Iteration(self, None) for _ in range(tasks)]
+        iterations = [Iteration(self, acknowledges=False) for _ in range(tasks)]
 
         async def work(iteration: Iteration) -> None:
             while True:
@@ -168,16 +158,16 @@ class Consumer:
                 except Closed:
                     return  # and so do the other tasks
                 try:
-                    await handler(message)
-                except Exception as error:  # noqa: BLE001 - the message comes again
-                    # Logged as text, because a renderer that prints local variables would need seconds for each message.
-                    trace = "".join(format_exception(error))
-                    log.warning("message_failed", queue=str(message.queue), offset=message.queue_offset, traceback=trace)
+                    handled = handler(message)
+                    if isawaitable(handled):
+                        await handled
+                except Exception as error:
+                    log.error("message_failed", exc_info=error, queue=str(message.queue), offset=message.queue_offset)
                     if message.in_hand:  # otherwise the handler has acknowledged or retried it itself
                         with suppress(Closed):
                             await message.retry()
                 except BaseException:
-                    message.abandon()  # the handler was cancelled
+                    message.give_back()  # the handler was cancelled
                     raise
                 else:
                     message.settle()
@@ -187,8 +177,8 @@ class Consumer:
                 nursery.start_soon(work, iteration)
         raise Closed("the consumer was closed")
 
-    async def take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
-        """Take messages as `get_many` does, but the caller acknowledges them itself in every mode."""
+    async def receive(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
+        """Take messages as `get_many` does, with arguments that were checked; a time-out of infinity is none."""
         await trio.lowlevel.checkpoint()
         messages = self._take_now(messages_max)
         if messages or timeout_seconds <= 0:
@@ -204,6 +194,11 @@ class Consumer:
         if self._closed or self._direct:
             return self._take_now(1)[0]
         return self._line.take_one()
+
+    def give_back_soon(self, message: ReceivedMessage) -> None:
+        """Give back what a loop had in hand; the garbage collector may call this in any thread and at any point."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(message.give_back)
 
     def _take_now(self, messages_max: int) -> list[ReceivedMessage]:
         if self._closed:
@@ -323,21 +318,25 @@ class Consumer:
     async def _commit_forever(self) -> None:
         while True:
             await trio.sleep(COMMIT_SECONDS)
+            for source in [*self._membership.sources.values(), *self._keeper.leaving]:
+                give_back_unfinished(source.assigned.dropped(), ordered=self.options.orderly)
+                await trio.lowlevel.checkpoint()  # a consumer of many queues holds many messages
             await self._keeper.commit(list(self._membership.sources.values()), CALL_SECONDS)
 
 
 @attrs.define(eq=False)
 class Iteration:
-    """One `async for` loop over a consumer, in one task."""
+    """One `async for` loop over a consumer."""
 
     _consumer: Consumer
-    _hands: Hands | None
-    """Gets the message in hand when the loop is left; None if the application acknowledges messages itself."""
+    acknowledges: bool
+    """Whether asking for the next message acknowledges the last one."""
     _last: ReceivedMessage | None = None
     _taken: int = 0
-    _task: trio.lowlevel.Task | None = None
 
     def __aiter__(self) -> Iteration:
+        """Begin a loop: what an earlier loop over this iterator has not acknowledged is given back."""
+        self._leave()
         return self
 
     async def __anext__(self) -> ReceivedMessage:
@@ -346,19 +345,20 @@ class Iteration:
             last.settle()
             self._last = None
         taken = self._taken = self._taken + 1
-        if taken == 1 and self._hands is not None:
-            self._task = trio.lowlevel.current_task()
-            self._hands.settle()
         message = self._consumer.take_now() if taken % MESSAGES_PER_TURN else None
         if message is None:
-            message = (await self._consumer.take(1, inf))[0]
-        if self._hands is not None:
+            message = (await self._consumer.receive(1, inf))[0]
+        if self.acknowledges:
             self._last = message
         return message
 
     def __del__(self) -> None:
-        if self._last is not None and self._hands is not None and self._task is not None:
-            self._hands.leave(self._task, self._last)
+        self._leave()
+
+    def _leave(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            self._consumer.give_back_soon(last)
 
 
 @asynccontextmanager
@@ -385,14 +385,14 @@ async def open_consumer(
 ) -> AsyncGenerator[Consumer]:
     """A consumer for the length of an `async with` block; on entry its first share of queues is being read.
 
-    Leaving the block acknowledges nothing: unacknowledged messages are handed out again to a member of the group.
+    Leaving the block acknowledges nothing: the member that reads a queue next is given its unacknowledged messages again.
     It also releases the locks of ordered queues, so the code that handles their messages has to end before.
 
     Args:
         namesrv: `host:port`, several joined by `;`, or a sequence of them.
         group: the consumer group.
         topics: one topic, several, or a mapping from topics to tag expressions such as `"a || b"` (or to `sql(...)`).
-        ack: `auto` acknowledges a message when the next one is asked for; with `explicit` the application does.
+        ack: with `auto` a loop acknowledges a message when it asks for the next one; with `explicit` the application does.
         orderly: hand out one message of a queue at a time, in order; queues are locked for this member.
         model: whether the members of the group share the messages, or each gets all of them.
         consume_from: where to start in a queue in which the group has no offset.

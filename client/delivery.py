@@ -30,7 +30,7 @@ class TakesBack(Protocol):
 
     async def retry(self, source: Source, message: ReceivedMessage, delay_level: int) -> None: ...
 
-    def abandon(self, source: Source, message: ReceivedMessage) -> None: ...
+    def give_back(self, source: Source, message: ReceivedMessage) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -117,8 +117,8 @@ class Source:
         else:
             self.line.offer(self)
 
-    def abandon(self, message: ReceivedMessage) -> None:
-        self.takes_back.abandon(self, message)
+    def give_back(self, message: ReceivedMessage) -> None:
+        self.takes_back.give_back(self, message)
 
 
 @attrs.define(eq=False)

@@ -66,9 +66,9 @@ class DirectDelivery:
         self._settle("CR_LATER")
 
     def put_back(self, message: ReceivedMessage) -> None:
-        self.abandon(message)
+        self.give_back(message)
 
-    def abandon(self, message: ReceivedMessage) -> None:  # noqa: ARG002 - there is only one
+    def give_back(self, message: ReceivedMessage) -> None:  # noqa: ARG002 - there is only one
         self._settle("CR_LATER")
 
     def _settle(self, outcome: str) -> None:

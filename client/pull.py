@@ -269,7 +269,7 @@ class _NoRetries:
         del source, message, delay_level
         raise InvalidArgument("a pull consumer has no retries: seek back to the message, or commit behind it")
 
-    def abandon(self, source: Source, message: ReceivedMessage) -> None: ...
+    def give_back(self, source: Source, message: ReceivedMessage) -> None: ...
 
 
 @asynccontextmanager

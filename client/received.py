@@ -7,7 +7,7 @@ message keeps the whole answer in memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import attrs
@@ -72,8 +72,8 @@ class Origin(Protocol):
         """Take back a message that the application has not seen."""
         ...
 
-    def abandon(self, message: ReceivedMessage) -> None:
-        """Take back a message whose task has ended without acknowledging or retrying it."""
+    def give_back(self, message: ReceivedMessage) -> None:
+        """Take back a message that was left in hand; it comes again by the rules of `retry`."""
         ...
 
 
@@ -208,9 +208,10 @@ class RecordView:
 
 
 class ReceivedMessage(RecordView):
-    """One delivery of a message, to be acknowledged or retried (unless the consumer acknowledges automatically).
+    """One delivery of a message, to be acknowledged or retried (unless its iterator or its block acknowledges it).
 
-    It is valid for one delivery: after `retry`, the message comes again as another object, and this one has no effect.
+    It is valid for one delivery: after `retry`, or once it was given back, the message comes again as another object, and this
+    one has no effect.
     """
 
     __slots__ = ()
@@ -261,16 +262,16 @@ class ReceivedMessage(RecordView):
         await self._origin.retry(self, delay_level)
 
     def settle(self) -> None:
-        """Acknowledge the message if it is still in hand, as automatic acknowledgement does."""
+        """Acknowledge the message if it is still in hand, as an iterator does."""
         self._origin.ack(self)
 
     def put_back(self) -> None:
         """Hand the message out again, because the application has not seen it."""
         self._origin.put_back(self)
 
-    def abandon(self) -> None:
-        """Hand the message out again if it is still in hand, because the task that had it has ended."""
-        self._origin.abandon(self)
+    def give_back(self) -> None:
+        """Ask for the message again if it is still in hand, as `retry` does, without waiting for the outcome."""
+        self._origin.give_back(self)
 
     def again(self, redeliveries: int) -> ReceivedMessage:
         """A new object of the same message for another delivery."""
@@ -298,6 +299,21 @@ def split_records(origin: Origin, buffer: bytes) -> list[ReceivedMessage]:
         append(ReceivedMessage(origin, buffer, at, size, queue_offset, answer))
         at += size
     return messages
+
+
+def give_back_unfinished(messages: Iterable[ReceivedMessage], *, ordered: bool) -> None:
+    """Give back the messages that are still in hand.
+
+    If they are of one ordered queue, the first one comes again by the rules of `retry`, and the others behind it as if the
+    application had not seen them.
+    """
+    unfinished = [message for message in messages if message.in_hand]
+    if ordered:
+        for message in reversed(unfinished[1:]):
+            message.put_back()
+        del unfinished[1:]
+    for message in unfinished:
+        message.give_back()
 
 
 def select_tags(messages: list[ReceivedMessage], tags: frozenset[str]) -> list[ReceivedMessage]:

@@ -42,37 +42,47 @@ class Redelivery:
         Raises:
             InvalidArgument: the message is done already.
         """
-        assigned = source.assigned
         if message.state == DONE:
             raise InvalidArgument("the message is done with: it was acknowledged, or sent back already")
-        if not assigned.give_back(message):
-            if self._orderly:
-                source.look_for_idle()
-            return  # it was given back already, or it was forgotten because its queue was moved
+        if not self._take_back(source, message):
+            return
         if self._broadcasting:
             log.warning("message_dropped", queue=str(source.queue), offset=message.queue_offset, reason="broadcasting")
-            assigned.finish(message)
-            return
+            self._finish(source, message)
+        else:
+            await self._pass_on(source, message, delay_level)
+
+    def give_back(self, source: Source, message: ReceivedMessage) -> None:
+        """Take back one message that was left in hand; it comes again as after `retry`.
+
+        A broadcast message, which no broker takes back, comes again here.
+        """
+        if self._take_back(source, message):
+            self._later(self._pass_on, source, message, 0)
+
+    def _take_back(self, source: Source, message: ReceivedMessage) -> bool:
+        """Whether the message was in hand, and not given back already or forgotten because its queue was moved."""
+        taken = source.assigned.give_back(message)
+        if not taken and self._orderly:
+            source.look_for_idle()
+        return taken
+
+    async def _pass_on(self, source: Source, message: ReceivedMessage, delay_level: int) -> None:
+        """Offer a message to a broker, or hand it out again here."""
         taken = False
         try:
-            taken = await self._give(message, delay_level)
+            taken = not self._broadcasting and await self._give(message, delay_level)
         finally:
             if taken:
-                assigned.finish(message)
+                self._finish(source, message)
             elif self._orderly:
                 self._hold_up(source, message)
+                source.look_for_idle()
             else:
                 self._later(self._redeliver_later, source, message)
-            if self._orderly:
-                source.look_for_idle()
 
-    def abandon(self, source: Source, message: ReceivedMessage) -> None:
-        """Take back a message whose task has ended without acknowledging it, and deliver it again here."""
-        if source.assigned.give_back(message):
-            if self._orderly:
-                self._hold_up(source, message)
-            elif source.assigned.redeliver(message):
-                self._line.offer(source)
+    def _finish(self, source: Source, message: ReceivedMessage) -> None:
+        source.assigned.finish(message)
         if self._orderly:
             source.look_for_idle()
 

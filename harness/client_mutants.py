@@ -10,11 +10,10 @@ from typing import Any
 import attrs
 
 from ledgermq.broker.locks import QueueLocks
-from ledgermq.client import blocking, producer
+from ledgermq.client import blocking, consumer, producer
 from ledgermq.client.assigned import AssignedQueue
-from ledgermq.client.consumer import Consumer
+from ledgermq.client.consumer import Consumer, Iteration
 from ledgermq.client.delivery import Line
-from ledgermq.client.hands import Hands
 from ledgermq.client.name_servers import NameServers
 from ledgermq.client.offsets import BrokerOffsets, LocalOffsets
 from ledgermq.client.queue_keeping import QueueKeeper
@@ -101,8 +100,38 @@ def _notify_nobody_that_a_consumer_is_closed(_: Any) -> Callable[[Any], None]:
     return close
 
 
-def _forget_what_a_loop_had_in_hand(_: Any) -> Callable[[Any, Any, Any], None]:
-    return lambda self, task, message: None
+def _forget_what_a_loop_had_in_hand(_: Any) -> Callable[[Any, Any], None]:
+    return lambda self, message: None
+
+
+def _acknowledge_what_a_loop_had_in_hand(_: Any) -> Callable[[Any, Any], None]:
+    return lambda self, message: message.settle()
+
+
+def _acknowledge_a_block_that_failed(_: Any) -> Callable[..., None]:
+    def give_back_unfinished(messages: Any, *, ordered: bool) -> None:
+        for message in messages:
+            message.settle()
+
+    return give_back_unfinished
+
+
+def _keep_what_nobody_refers_to(_: Any) -> Callable[[Any], list[Any]]:
+    return lambda self: []
+
+
+def _acknowledge_with_any_iterator(original: Any) -> Callable[[Any], Any]:
+    """The bug of acknowledging by the next call, whichever loop makes it."""
+    last: dict[Any, Any] = {}
+
+    async def step(self: Any) -> Any:
+        if (before := last.pop(self._consumer, None)) is not None:
+            before.settle()
+        message = await original(self)
+        last[self._consumer] = message
+        return message
+
+    return step
 
 
 def _begin_new_queues_at_their_end(original: Any) -> Callable[..., Any]:
@@ -174,6 +203,7 @@ CLIENT_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], 
     ("acknowledge what is in hand at the end", Consumer, "close", _acknowledge_at_the_end, ("concurrent",)),
     ("give an ordered queue away in work", QueueKeeper, "_leave", _give_a_queue_away_in_work, ORDERED),
     ("forget the owners of queues on restart", QueueLocks, "load", _forget_locks_on_restart, ("ordered",)),
+    ("acknowledge a block that failed", consumer, "give_back_unfinished", _acknowledge_a_block_that_failed, ("concurrent",)),
     ("redeliver behind what comes next", AssignedQueue, "redeliver_in_order", _redeliver_behind_others, ORDERED),
 )
 """Name, class, attribute, the function that makes the faulty replacement from the original, and the workloads that find it."""
@@ -183,7 +213,10 @@ WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ..
     ("never commit a start at 0", QueueKeeper, "take", _never_commit_a_start_at_0, ("beginnings",)),
     ("believe a slave that knows no offset", BrokerOffsets, "read", _believe_a_slave_that_knows_no_offset, ("beginnings",)),
     ("tell nobody that a consumer is closed", Line, "close", _notify_nobody_that_a_consumer_is_closed, ("closing",)),
-    ("forget what a loop had in hand", Hands, "leave", _forget_what_a_loop_had_in_hand, ("kinds", "ordered_kinds")),
+    ("forget what a loop had in hand", Consumer, "give_back_soon", _forget_what_a_loop_had_in_hand, ("ordered_kinds",)),
+    ("acknowledge a loop that was left", Consumer, "give_back_soon", _acknowledge_what_a_loop_had_in_hand, ("kinds",)),
+    ("acknowledge with any iterator", Iteration, "__anext__", _acknowledge_with_any_iterator, ("kinds",)),
+    ("keep what nobody refers to", AssignedQueue, "dropped", _keep_what_nobody_refers_to, ("kinds", "ordered_kinds")),
     ("begin new queues at their end", QueueKeeper, "_first_offset", _begin_new_queues_at_their_end, ("broadcasting",)),
     ("begin anew with every file", LocalOffsets, "load", _begin_anew_with_every_file, ("broadcasting",)),
     ("commit without a word", Consumer, "commit", _commit_without_a_word, ("kinds",)),

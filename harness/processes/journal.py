@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 
@@ -65,6 +65,19 @@ class Journal:
         else:
             put.refused = not outcome.may_have_been_stored
             self.errors[type(outcome).__name__] += 1
+
+    @contextmanager
+    def block(self, group: str, member: str, messages: Sequence[RecordView]) -> Generator[None]:
+        """Record that a block gives back all its messages if the handler fails, also those that it has not begun to handle."""
+        try:
+            yield
+        except HandlerFailed:
+            now = time.monotonic()
+            for message in messages:
+                queue = (message.queue.topic, int(message.queue.queue_id))
+                one = Handling(group, member, queue, message.queue_offset, number_of(message), now, ended=now, settled_at=now)
+                self.history.handlings.append(one)
+            raise
 
     @contextmanager
     def handling(

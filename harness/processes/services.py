@@ -41,9 +41,9 @@ CLOSED_SECONDS = 30.0
 """A thread that still waits this long after its consumer was closed was not notified, which is a violation."""
 
 BROADCAST_GROUP, DELETED_GROUP = "soak-broadcast", "soak-deleted"
-EXPLICIT_GROUP = "soak-explicit"
+EXPLICIT_GROUP, BLOCK_GROUP = "soak-explicit", "soak-block"
 PROCESS_GROUPS = ("soak-process", "soak-ordered-process")
-CONCURRENT_GROUPS = ("soak-auto", EXPLICIT_GROUP, PROCESS_GROUPS[0])
+CONCURRENT_GROUPS = ("soak-auto", EXPLICIT_GROUP, BLOCK_GROUP, PROCESS_GROUPS[0])
 ORDERED_GROUPS = ("soak-ordered-auto", PROCESS_GROUPS[1])
 SUBSCRIPTIONS = (
     *((group, PLAIN) for group in CONCURRENT_GROUPS),
@@ -147,9 +147,18 @@ class TrioService(Service):
                 for message in await consumer.get_many(8, GET_SECONDS):
                     if await _succeeds(handle, message):
                         await message.ack()
+        elif consumer.group == BLOCK_GROUP:
+            while True:
+                with suppress(HandlerFailed):
+                    async with consumer.take(8, GET_SECONDS) as messages:
+                        with self.journal.block(consumer.group, member, messages):
+                            for message in messages:
+                                await handle(message)
         else:
-            async for message in consumer:
-                await _succeeds(handle, message)
+            while True:
+                with suppress(HandlerFailed):
+                    async for message in consumer:
+                        await handle(message)
 
 
 async def _succeeds(handle: Callable[[ReceivedMessage], Awaitable[None]], message: ReceivedMessage) -> bool:
@@ -227,23 +236,37 @@ class ThreadService(Service):
         with suppress(Closed):
             if group in PROCESS_GROUPS:
                 while True:
-                    if (message := consumer.get_one(GET_SECONDS)) is not None:
-                        self._handle(consumer, message, member)
+                    if (one := consumer.get_one(GET_SECONDS)) is not None and self._succeeds(consumer, one, member):
+                        one.ack()
             elif group == EXPLICIT_GROUP:
                 while True:
                     for message in consumer.get_many(8, GET_SECONDS):
-                        if self._handle(consumer, message, member):
+                        if self._succeeds(consumer, message, member):
                             message.ack()
+            elif group == BLOCK_GROUP:
+                while True:
+                    with (
+                        suppress(HandlerFailed),
+                        consumer.take(8, GET_SECONDS) as messages,
+                        self.journal.block(group, member, messages),
+                    ):
+                        for message in messages:
+                            self._handle(consumer, message, member)
             else:
-                for message in consumer:
-                    self._handle(consumer, message, member)
+                while True:
+                    with suppress(HandlerFailed):
+                        for message in consumer:
+                            self._handle(consumer, message, member)
 
-    def _handle(self, consumer: BlockingConsumer, message: BlockingMessage, member: str) -> bool:
+    def _handle(self, consumer: BlockingConsumer, message: BlockingMessage, member: str) -> None:
         client = consumer.host.client
-        fails = client.options.model is MessageModel.CLUSTERING  # broadcast messages are not redelivered
+        fails = client.options.model is MessageModel.CLUSTERING  # broadcast messages are not redelivered by every way
+        with self.journal.handling(client.group, member, message, ordered=client.options.orderly, fails=fails):
+            self.ended.wait(self.rng.random() * HANDLING_SECONDS_MAX)
+
+    def _succeeds(self, consumer: BlockingConsumer, message: BlockingMessage, member: str) -> bool:
         try:
-            with self.journal.handling(client.group, member, message, ordered=client.options.orderly, fails=fails):
-                self.ended.wait(self.rng.random() * HANDLING_SECONDS_MAX)
+            self._handle(consumer, message, member)
         except HandlerFailed:
             message.retry(delay_level=1)
             return False

@@ -121,7 +121,8 @@ class Group:
         ) as consumer:
             with trio.fail_after(60):
                 while not self.sent.keys() <= set(received):
-                    received += [int(message.body) for message in await consumer.get_many(32, 1.0)]
+                    async with consumer.take(32, 1.0) as batch:
+                        received += [int(message.body) for message in batch]
         return received
 
 

@@ -50,7 +50,8 @@ async def leave_classic_stores(group: Group, *, how: End = End.CLEAN, copies: in
         async with open_consumer(group.namesrv, "reader", "T", consume_from=ConsumeFrom.FIRST, world=world) as consumer:
             taken = 0
             while taken < 100:
-                taken += len(await consumer.get_many(32, 1.0))
+                async with consumer.take(32, 1.0) as batch:
+                    taken += len(batch)
         await admin.delete_topic("Deleted")
     await trio.sleep(1)
     await first.process.end(how)

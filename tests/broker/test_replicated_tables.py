@@ -176,7 +176,8 @@ def test_a_member_that_was_away_follows_a_reset_at_the_next_leader() -> None:
             again: list[int] = []
             with trio.fail_after(120):
                 while len(again) < 20:
-                    again += [int(message.body) for message in await consumer.get_many(20, 1.0)]
+                    async with consumer.take(20, 1.0) as batch:
+                        again += [int(message.body) for message in batch]
             assert sorted(again) == sorted(received)
 
     scenario(story, settings={"useServerSideResetOffset": "true"})

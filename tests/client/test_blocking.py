@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -14,8 +16,8 @@ import attrs
 import pytest
 
 from ledgermq import blocking
-from ledgermq.client.blocking import BlockingConsumer
-from ledgermq.client.consumer import AckMode
+from ledgermq.client.blocking import BlockingConsumer, BlockingMessage
+from ledgermq.client.consumer_options import AckMode
 from ledgermq.client.errors import ClientError, Closed
 from ledgermq.client.received import PulledAnswer, ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
@@ -95,55 +97,44 @@ def test_several_threads_iterate_over_one_consumer(cluster: Embedded, mode: str,
     assert lag(cluster, "g") == 0
 
 
-def test_threads_acknowledge_their_own(cluster: Embedded) -> None:
-    """A thread that works for long keeps its message, however much another one takes meanwhile."""
+def test_no_thread_acknowledges_for_another(cluster: Embedded) -> None:
+    """A thread that works for long keeps its message, however much another one takes and acknowledges meanwhile."""
     fill(cluster, 20)
     with blocking.open_consumer(cluster.namesrv, "g", "t", consume_from=FIRST) as consumer:
-        slow_has_one, fast_is_done = threading.Event(), threading.Event()
-
-        def slow() -> None:
-            assert consumer.get_one(PATIENCE_SECONDS) is not None
-            slow_has_one.set()
-            fast_is_done.wait(PATIENCE_SECONDS)
-            consumer.get_one(0)
-
-        thread = threading.Thread(target=slow)
-        thread.start()
-        slow_has_one.wait(PATIENCE_SECONDS)
-        while consumer.get_many(5, 0.5):
-            pass
+        kept: list[BlockingMessage | None] = []
+        in_threads(1, lambda: kept.append(consumer.get_one(PATIENCE_SECONDS)))
+        taken = 1
+        while taken < 20:
+            with consumer.take(5, PATIENCE_SECONDS) as messages:
+                taken += len(messages)
         consumer.commit()
         assert lag(cluster, "g") > 0
-        fast_is_done.set()
-        thread.join(PATIENCE_SECONDS)
+        for message in kept:
+            assert message is not None
+            message.ack()
         consumer.commit()
         assert lag(cluster, "g") == 0
 
 
-def test_what_a_thread_leaves_behind_comes_again(cluster: Embedded) -> None:
-    """It ended without a word about its message, by leaving its loop or after `get_many`."""
-    fill(cluster, 10)
+def test_a_call_that_a_cancelled_task_has_abandoned_gives_its_message_back(cluster: Embedded) -> None:
+    """`asyncio.to_thread` cannot stop the thread, so the message comes to nobody."""
+
+    async def abandon() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(consumer.get_one), 0.1)
+        await asyncio.to_thread(fill, cluster, 1)
+
     with blocking.open_consumer(cluster.namesrv, "g", "t", consume_from=FIRST) as consumer:
-        first: list[bytes] = []
+        asyncio.run(abandon())  # at its end it waits for the thread
+        gc.collect()
+        assert consumer.host.run(dropped_in, consumer) == 1
+        consumer.commit()
+        assert lag(cluster, "g") == 1
 
-        def leave_loop() -> None:
-            for message in consumer:
-                first.append(message.body)
-                return
 
-        def leave_batch() -> None:
-            first.extend(message.body for message in consumer.get_many(3, PATIENCE_SECONDS))
-
-        in_threads(1, leave_loop)
-        in_threads(1, leave_batch)
-        again: list[bytes] = []
-        while len(again) < 10:
-            messages = consumer.get_many(5, PATIENCE_SECONDS)
-            assert messages
-            again += [message.body for message in messages]
-
-    assert sorted(map(int, again)) == list(range(10))
-    assert set(first) <= set(again)
+async def dropped_in(consumer: BlockingConsumer) -> int:
+    """How many messages the consumer is about to take back."""
+    return sum(len(source.assigned.dropped()) for source in consumer.host.client.sources.values())
 
 
 def test_many_sends_say_what_became_of_each(cluster: Embedded) -> None:
@@ -245,7 +236,7 @@ class InterruptedHost:
     def client(self) -> InterruptedHost:
         return self
 
-    async def take(self, _messages_max: int, _timeout_seconds: float) -> list[ReceivedMessage]:
+    async def receive(self, _messages_max: int, _timeout_seconds: float) -> list[ReceivedMessage]:
         return self.arrived
 
     def ask(self, _question: object, undo: Callable[[list[ReceivedMessage]], None]) -> list[ReceivedMessage]:

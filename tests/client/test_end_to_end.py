@@ -66,11 +66,18 @@ async def servers(tmp_path: Path) -> AsyncGenerator[Servers]:
         yield servers
 
 
-async def take(consumer: Consumer, count: int) -> list[ReceivedMessage]:
+async def get(consumer: Consumer, count: int) -> list[ReceivedMessage]:
     messages: list[ReceivedMessage] = []
     with trio.fail_after(60):
         while len(messages) < count:
             messages += await consumer.get_many()
+    return messages
+
+
+async def take(consumer: Consumer, count: int) -> list[ReceivedMessage]:
+    messages = await get(consumer, count)
+    for message in messages:
+        await message.ack()
     return messages
 
 
@@ -147,9 +154,9 @@ async def test_a_failed_message_comes_again_and_ends_as_a_dead_letter(servers: S
     async with open_consumer(
         servers.namesrv, "g", "t", ack="explicit", consume_from=ConsumeFrom.FIRST, reconsume_times_max=1
     ) as consumer:
-        (first,) = await take(consumer, 1)
+        (first,) = await get(consumer, 1)
         await first.retry(delay_level=1)
-        (second,) = await take(consumer, 1)
+        (second,) = await get(consumer, 1)
         assert (second.body, second.topic, second.reconsume_times) == (b"poison", "t", 1)
         await second.retry(delay_level=1)
     async with open_consumer(servers.namesrv, "undertaker", "%DLQ%g", consume_from=ConsumeFrom.FIRST) as consumer:
@@ -166,7 +173,7 @@ async def test_members_share_and_take_over(servers: Servers) -> None:
                 await until(lambda: len([queue for queue in one.queues if queue.topic == "t"]) == 2)
                 for number in range(40):
                     await producer.send(Message("t", b"%d" % number))
-                mine, others = await take(one, 20), await take(two, 20)
+                mine, others = await get(one, 20), await get(two, 20)
                 for message in [*mine, *others[:10]]:
                     await message.ack()
             seen = {int(message.body) for message in [*mine, *others[:10]]}

@@ -78,7 +78,8 @@ async def take(consumer: Consumer, numbers: range) -> list[ReceivedMessage]:
     messages: list[ReceivedMessage] = []
     with trio.fail_after(PATIENCE_SECONDS):
         while not {int(message.body) for message in messages} >= set(numbers):
-            messages += await consumer.get_many()
+            async with consumer.take() as batch:
+                messages += batch
     return messages
 
 

@@ -50,8 +50,8 @@ async def test_other_queues_are_committed_when_the_first_has_been(autojump_clock
                 assert commits(broker) == 1, "where the group begins"
                 taken = 0
                 while taken < 15:
-                    taken += len(await consumer.get_many(100, 1))
-                await consumer.get_many(timeout_seconds=0)
+                    async with consumer.take(100, 1) as batch:
+                        taken += len(batch)
 
                 await consumer.commit()
                 assert broker.offsets == {("g", "t", queue_id): 5 for queue_id in range(3)}

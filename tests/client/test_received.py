@@ -29,9 +29,9 @@ class Recorder:
         """It never closes."""
 
     def put_back(self, message: ReceivedMessage) -> None:
-        self.abandon(message)
+        self.give_back(message)
 
-    def abandon(self, message: ReceivedMessage) -> None:
+    def give_back(self, message: ReceivedMessage) -> None:
         self.retried.append((message.queue_offset, 0))
 
     def ack(self, message: ReceivedMessage) -> None:

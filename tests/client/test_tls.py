@@ -94,7 +94,8 @@ async def test_cluster_that_takes_nothing_but_tls(tmp_path: Path, make_certifica
             async with open_consumer(cluster.namesrv, "g", "t", consume_from=ConsumeFrom.FIRST, tls=tls) as consumer:
                 received: set[bytes] = set()
                 while len(received) < 3:
-                    received.update(message.body for message in await consumer.get_many())
+                    async with consumer.take() as batch:
+                        received.update(message.body for message in batch)
                 assert received == {b"0", b"1", b"2"}
             async with open_admin(cluster.namesrv, tls=tls) as admin:
                 assert "t" in await admin.topics()

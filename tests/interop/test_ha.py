@@ -105,7 +105,8 @@ async def read_numbers(namesrv: str, wanted: set[int]) -> set[int]:
     async with open_consumer(namesrv, "reader", TOPIC, consume_from=ConsumeFrom.FIRST) as consumer:
         with trio.move_on_after(PATIENCE_SECONDS):
             while not numbers >= wanted:
-                numbers.update(int(message.body.split()[0]) for message in await consumer.get_many())
+                async with consumer.take() as batch:
+                    numbers.update(int(message.body.split()[0]) for message in batch)
     return numbers
 
 

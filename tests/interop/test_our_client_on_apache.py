@@ -40,7 +40,8 @@ async def take(consumer: Consumer, count: int) -> list[ReceivedMessage]:
     messages: list[ReceivedMessage] = []
     with trio.fail_after(120):
         while len(messages) < count:
-            messages += await consumer.get_many()
+            async with consumer.take() as batch:
+                messages += batch
     return messages
 
 
@@ -166,7 +167,6 @@ async def test_administration(apache: Cluster, topic: str) -> None:
         await admin.create_group(group, retryMaxTimes=3)
         async with open_consumer(apache.namesrv, group, topic, consume_from=ConsumeFrom.FIRST) as consumer:
             await take(consumer, 6)
-            await consumer.get_many(timeout_seconds=0)
             await consumer.commit()
             assert sum(each.lag for each in (await admin.group_stats(group)).values()) == 0
             assert [each.client_id for each in (await admin.group_connections(group)).members] == [consumer.client_id]

@@ -100,7 +100,8 @@ async def test_our_clients_speak_tls_with_apache_servers(apache: Secured) -> Non
         async with open_consumer(namesrv, "tls_g", "tls", consume_from=ConsumeFrom.FIRST, tls=tls) as consumer:
             received: set[bytes] = set()
             while len(received) < 10:
-                received.update(message.body[:1] for message in await consumer.get_many())
+                async with consumer.take() as batch:
+                    received.update(message.body[:1] for message in batch)
         async with open_admin(namesrv, tls=tls) as admin:
             assert "tls" in await admin.topics()
         async with open_admin(namesrv, tls=ClientTls(auth_server=True)) as admin:

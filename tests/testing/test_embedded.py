@@ -78,7 +78,8 @@ def test_a_group_survives_the_kill_of_its_master(ledgermq_cluster: Callable[...,
     with open_blocking_consumer(cluster.namesrv, "g", "T", consume_from=ConsumeFrom.FIRST) as consumer:
         received: list[bytes] = []
         while len(received) < 15:
-            received += [message.body for message in consumer.get_many(32, 5.0)]
+            with consumer.take(32, 5.0) as batch:
+                received += [message.body for message in batch]
     assert sorted(received, key=int) == [b"%d" % number for number in range(15)]
     assert len(set(sent)) == 15
 
@@ -129,7 +130,8 @@ def test_a_group_on_virtual_time_survives_the_kill_of_its_master() -> None:
                 embedded.namesrv, "g", "T", consume_from=ConsumeFrom.FIRST, world=embedded.world
             ) as consumer:
                 while len(received) < 2:
-                    received += [message.body for message in await consumer.get_many(32, 5.0)]
+                    async with consumer.take(32, 5.0) as batch:
+                        received += [message.body for message in batch]
             return gap, received
 
     gap, received = seeded_run(main, seed=3)

@@ -62,6 +62,8 @@ async def consume() -> None:
             await message.retry(delay_level=3)
         assert_type(await consumer.get_one(timeout_seconds=1), ReceivedMessage | None)
         assert_type(await consumer.get_many(100, timeout_seconds=1), list[ReceivedMessage])
+        async with consumer.take(100, timeout_seconds=1) as messages:
+            assert_type(messages, list[ReceivedMessage])
 
         async def handle(message: ReceivedMessage) -> None:
             print(message.body)  # noqa: T201

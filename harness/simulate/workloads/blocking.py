@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from typing import Any, ClassVar, cast
@@ -14,11 +14,10 @@ from ledgermq.client.blocking import BlockingConsumer, BlockingMessage, Host
 from ledgermq.client.consumer import Consumer
 from ledgermq.client.errors import Closed
 from ledgermq.remoting.codes import RequestCode
-from ledgermq.testing.history import Handling, Wait
+from ledgermq.testing.history import Wait
 from ledgermq.testing.sim.threads import SimLock, SimThread, SimThreadLoop, current_thread
 
-from .members import Members, Style
-from .workload import number_in
+from .members import LoopLeft, Members, Style
 
 THREADS_MAX = 3
 INTERRUPTED_SHARE = 0.05
@@ -34,9 +33,11 @@ class Blocking(Members):
     styles: ClassVar[tuple[Style, ...]] = (
         Style(name="threads_auto"),
         Style(name="threads_auto_break", take="break"),
-        Style(name="threads_auto_get_many", take="get_many"),
-        Style(name="threads_explicit_get_many", take="get_many", explicit=True),
+        Style(name="threads_auto_restarts", restarts=True),
+        Style(name="threads_get_many", take="get_many"),
+        Style(name="threads_block", take="block", restarts=True),
         Style(name="threads_ordered_auto", ordered=True),
+        Style(name="threads_ordered_restarts", ordered=True, restarts=True),
     )
     _drivers: trio.Nursery | None = None
     _interrupted: int = 0
@@ -84,38 +85,52 @@ class Blocking(Members):
     def _take(self, consumer: BlockingConsumer, member: str, wait: Wait) -> None:
         while True:
             try:
+                wait.began = current_thread().now  # until now it handled a list that it had been given before
                 if self._style.take == "get_many":
-                    wait.began = current_thread().now  # until now it handled a list that it had been given before
                     for message in consumer.get_many(self.scene.rng.randint(1, 8), 5.0):
-                        # The next `get_many` acknowledges the whole list, so an interrupted thread first handles the rest.
-                        with suppress(KeyboardInterrupt):
-                            self._settle_in_thread(message, member)
+                        self._settle_in_thread(message, member)
+                elif self._style.take == "block":
+                    with consumer.take(self.scene.rng.randint(1, 8), 5.0) as messages:
+                        self._settle_all_in_thread(messages, member)
                 else:
                     for message in consumer:
                         self._settle_in_thread(message, member)
                         if self._style.take == "break":
                             break
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, LoopLeft):
+                message = None
                 continue
+
+    def _settle_all_in_thread(self, messages: Sequence[BlockingMessage], member: str) -> None:
+        """Handle the messages of a block; if one fails, or the thread is interrupted, all of them are given back."""
+        try:
+            for message in messages:
+                self._settle_in_thread(message, member)
+        except (KeyboardInterrupt, LoopLeft):
+            self._given_back(messages, member, current_thread().now)
+            raise
 
     def _settle_in_thread(self, message: BlockingMessage, member: str) -> None:
         scene, thread = self.scene, current_thread()
-        queue = (message.queue.topic, int(message.queue.queue_id))
-        number = number_in(message.body)
-        one = Handling(self.group, member, queue, message.queue_offset, number, thread.now, ordered=self._style.ordered)
-        scene.history.handlings.append(one)
+        one = self._begin(message, member, thread.now)
+        number = one.number
         try:
             thread.sleep(scene.life_seconds * scene.rng.random() ** 4 * 0.1)
             one.settled_at = thread.now
             if self._failures.get(number, 0) > 0:
                 self._failures[number] -= 1
                 one.ended = min(one.ended, thread.now)
+                if self._style.restarts:
+                    raise LoopLeft
                 message.retry()
                 return
             one.done = True
             self._done.add(number)
-            if self._style.explicit:
+            if self._style.take in ("get_many", "break"):
                 message.ack()
+        except KeyboardInterrupt:
+            one.settled_at = thread.now  # it is given back
+            raise
         finally:
             one.ended = min(one.ended, thread.now)
 

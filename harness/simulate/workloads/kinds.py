@@ -23,9 +23,10 @@ class Kinds(Members):
     codes: ClassVar[frozenset[RequestCode]] = frozenset()
     styles: ClassVar[tuple[Style, ...]] = (
         Style(name="auto_break", take="break", messages_per_queue_max=FEW_MESSAGES),
-        Style(name="auto_get_one", take="get_one", messages_per_queue_max=FEW_MESSAGES, bytes_max=FEW_BYTES),
+        Style(name="auto_restarts", restarts=True, messages_per_queue_max=FEW_MESSAGES),
+        Style(name="get_one_drops", take="get_one", restarts=True, messages_per_queue_max=FEW_MESSAGES, bytes_max=FEW_BYTES),
         Style(name="auto_raises", raises=True),
-        Style(name="explicit_get_one", explicit=True, take="get_one", commits=True),
+        Style(name="get_one", take="get_one", commits=True),
         Style(name="process_stalls", take="process", stalls=True, bytes_max=FEW_BYTES),
         Style(name="auto_commits", commits=True, members_max=2),
     )
@@ -40,8 +41,9 @@ class OrderedKinds(Members):
     codes: ClassVar[frozenset[RequestCode]] = frozenset()
     styles: ClassVar[tuple[Style, ...]] = (
         Style(name="ordered_auto_break", ordered=True, take="break", messages_per_queue_max=FEW_MESSAGES),
-        Style(name="ordered_auto_get_one", ordered=True, take="get_one"),
-        Style(name="ordered_auto_get_many", ordered=True, take="get_many"),
+        Style(name="ordered_auto_restarts", ordered=True, restarts=True),
+        Style(name="ordered_get_one_drops", ordered=True, take="get_one", restarts=True),
+        Style(name="ordered_block", ordered=True, take="block", restarts=True),
         Style(name="ordered_auto_raises", ordered=True, raises=True),
         Style(name="ordered_process_stalls", ordered=True, take="process", stalls=True),
         Style(name="ordered_explicit_stalls", ordered=True, explicit=True, stalls=True),

@@ -5,6 +5,8 @@ Every delivery is in the history, with the moment from which on the group may co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 import attrs
@@ -16,7 +18,7 @@ from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.delivery import Source
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import open_producer
-from ledgermq.client.received import ReceivedMessage
+from ledgermq.client.received import ReceivedMessage, RecordView
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message, MessageQueue
 from ledgermq.remoting.codes import RequestCode
@@ -40,6 +42,10 @@ class HandlerFailed(Exception):
     """A handler failed as planned."""
 
 
+class LoopLeft(Exception):
+    """A handler failed as planned, and the application logs it and begins its loop again."""
+
+
 @attrs.frozen(kw_only=True)
 class Style:
     """How the members of a group consume."""
@@ -48,7 +54,8 @@ class Style:
     explicit: bool = False
     ordered: bool = False
     take: str = "iterate"
-    """How messages are received: `iterate`, `break` (leave the loop after each message), `get_one`, `get_many`, `process`."""
+    """How messages are received: `iterate`, `break` (leave the loop after each message), `get_one`, `get_many`, `block`,
+    `process`."""
     members_max: int = 3
     leaves: bool = True
     """Whether members are closed and opened again."""
@@ -56,6 +63,8 @@ class Style:
     bytes_max: int = BYTES_MAX
     raises: bool = False
     """Whether a failure leaves the block of the consumer instead of causing a retry."""
+    restarts: bool = False
+    """Whether a failure leaves the loop, which begins again, or drops the message, instead of causing a retry."""
     stalls: bool = False
     """Whether handlers sometimes take longer than a rebalance or the renewal of a lock."""
     commits: bool = False
@@ -214,7 +223,7 @@ class Members(Workload):
         if style.take == "process":
 
             async def handle(message: ReceivedMessage) -> None:
-                handling = self._begin(message, member)
+                handling = self._begin(message, member, trio.current_time())
                 try:
                     await self._handle(handling)
                     handling.settled_at = trio.current_time()
@@ -238,20 +247,41 @@ class Members(Workload):
         elif style.take == "get_one":
             while True:
                 found = await consumer.get_one(5.0)
-                if found is not None:
-                    await self._settle(found, member)
-        elif style.take == "break":
+                with suppress(LoopLeft):
+                    if found is not None:
+                        await self._settle(found, member)
+                found = None
+        elif style.take == "block":
             while True:
-                async for message in consumer:
-                    await self._settle(message, member)
-                    break
+                with suppress(LoopLeft):
+                    async with consumer.take(self.scene.rng.randint(1, 8), 5.0) as messages:
+                        await self._settle_all(messages, member)
         else:
-            async for message in consumer:
+            while True:
+                with suppress(LoopLeft):
+                    async for message in consumer:
+                        await self._settle(message, member)
+                        if style.take == "break":
+                            break
+
+    async def _settle_all(self, messages: Sequence[ReceivedMessage], member: str) -> None:
+        """Handle the messages of a block; if one fails, all of them are given back."""
+        try:
+            for message in messages:
                 await self._settle(message, member)
+        except LoopLeft:
+            self._given_back(messages, member, trio.current_time())
+            raise
+
+    def _given_back(self, messages: Sequence[RecordView], member: str, now: float) -> None:
+        """Record that a block gives back all its messages; those of an ordered queue come again here."""
+        for message in messages if not self._style.ordered else ():
+            handling = self._begin(message, member, now)
+            handling.settled_at = handling.ended = now
 
     async def _settle(self, message: ReceivedMessage, member: str) -> bool:
         """Handle a message, then acknowledge or retry it, as its group does; returns whether it was handled completely."""
-        handling = self._begin(message, member)
+        handling = self._begin(message, member, trio.current_time())
         try:
             await self._handle(handling)
         except HandlerFailed:
@@ -259,19 +289,21 @@ class Members(Workload):
                 raise
             handling.settled_at = trio.current_time()
             handling.ended = handling.settled_at
+            if self._style.restarts:
+                raise LoopLeft from None
             await message.retry()
             return False
         else:
             handling.settled_at = trio.current_time()
             handling.done = True
             self._done.add(handling.number)
-            if self._style.explicit:
+            if self._style.explicit or self._style.take in ("get_one", "get_many", "break"):
                 await message.ack()
             return True
         finally:
             handling.ended = min(handling.ended, trio.current_time())
 
-    def _begin(self, message: ReceivedMessage, member: str) -> Handling:
+    def _begin(self, message: RecordView, member: str, now: float) -> Handling:
         queue = (message.queue.topic, int(message.queue.queue_id))
         handling = Handling(
             self.group,
@@ -279,7 +311,7 @@ class Members(Workload):
             queue,
             message.queue_offset,
             number_in(message.body),
-            trio.current_time(),
+            now,
             ordered=self._style.ordered,
         )
         self.scene.history.handlings.append(handling)
@@ -343,7 +375,8 @@ class Concurrent(Members):
         Style(name="process", take="process"),
         Style(name="explicit_get_many", explicit=True, take="get_many"),
         Style(name="auto"),
-        Style(name="auto_get_many", take="get_many"),
+        Style(name="auto_restarts", restarts=True),
+        Style(name="block_restarts", take="block", restarts=True),
     )
 
 

@@ -151,7 +151,8 @@ class Plain(Workload):
         async with open_consumer(scene.namesrv, LEAVING_GROUP, TOPIC, consume_from=ConsumeFrom.FIRST, world=world) as consumer:
             task_status.started()
             for _ in range(LEAVES_AFTER):
-                await consumer.get_one()
+                async with consumer.take(1):
+                    pass
         scene.note("a group has left")
 
     async def _look_at_commits(self) -> None:
