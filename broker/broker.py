@@ -42,6 +42,7 @@ from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
 from .commits import Commits
 from .config import BrokerConfig
+from .consumption import Consumption
 from .delay import DelayDelivery
 from .deletions import Deletions
 from .dledger import CHANGES_OF_TABLES, OTHER_DECISIONS, CopiedTables, DLedgerReplication, dledger_node
@@ -170,6 +171,8 @@ class Broker:
             producers=self.producers,
             close_connection=self.server.close_connection,
         )
+        if store.cleaner is not None:
+            store.cleaner.readers = Consumption(store, offsets, self.consumers, self.delay)
         self.settings = Settings(config=self.live_config, clock=clock, store=store, topics=topics, groups=groups)
         self._load_tables()
         self._register_services()

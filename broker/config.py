@@ -18,7 +18,7 @@ from ..message.units import MASTER_ID
 from ..remoting.errors import BadProperties, BadTlsSetting
 from ..remoting.java_properties import read_properties, write_properties
 from ..remoting.tls import TLS_KEYS, TlsSettings
-from ..store.config import DELAY_LEVELS, StoreConfig, parse_delay_levels
+from ..store.config import CONSUMED, DELAY_LEVELS, StoreConfig, parse_delay_levels
 from ..world.events import get_logger
 from ..world.network import Address
 from .errors import BadConfig
@@ -99,6 +99,10 @@ def _home_store() -> str:
     return os.path.expanduser("~/store")
 
 
+def _lower_case(value: str) -> str:
+    return value.lower()
+
+
 def _no_others() -> dict[str, str]:
     return {}
 
@@ -174,7 +178,13 @@ RocketMQ 5.x this is the default."""
     delete_when: str = _key("04", _houred)
     disk_max_used_space_ratio: int = _key(75, _between(10, 95))
     """If more of the disk is used, in per cent, expired segments are deleted at any hour."""
-    clean_file_forcibly_enable: bool = True
+    clean_file_forcibly_enable: str = attrs.field(
+        default=CONSUMED,
+        converter=_lower_case,
+        metadata={"rule": _one_of("true", "false", CONSUMED), "name": None},
+    )
+    """Which segments a nearly full disk takes before they have expired: with `true`, as in RocketMQ, the oldest ones; with
+`false` none; by default those that all groups have consumed."""
     clean_resource_interval: int = _key(10_000, _POSITIVE)
     delete_file_batch_max: int = _key(10, _POSITIVE)
     flush_delay_offset_interval: int = _key(10_000, _POSITIVE)

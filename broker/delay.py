@@ -141,6 +141,10 @@ class DelayDelivery:
         """The next queue offset to deliver, by level."""
         return {level.level: level.offset for level in self._levels.values()}
 
+    def offset_of(self, number: int) -> int:
+        """The next queue offset to deliver at a level."""
+        return self._level(number).offset
+
     def load(self, stored: Any) -> None:
         """Replace the positions with those of a file or of the master, limited to the offsets that the queues have."""
         table = table_of(table_of(stored, "the content").get("offsetTable"), "offsetTable")
@@ -243,7 +247,7 @@ class DelayDelivery:
         store, queue_id = self.store, level.level - 1
         low = store.min_offset(SCHEDULE_TOPIC, queue_id)
         if level.offset < low:
-            log.warning("delayed_messages_expired", level=level.level, first=level.offset, next=low)
+            log.error("delayed_messages_deleted", level=level.level, messages=low - level.offset, first=level.offset, next=low)
             level.offset, level.due_ms = low, None
         return store.units(SCHEDULE_TOPIC, queue_id, level.offset, BATCH_MAX)
 

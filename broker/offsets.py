@@ -5,6 +5,7 @@ An offset is the next one to consume. It may move back, because that is how offs
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from .json_values import table_of
 from .resets import PendingResets
 
 _SEPARATOR = "@"
+LOST_KEY = "lostMessages"
+"""Our own key in the table's file: how many messages were deleted before a group had read them, by `topic@group`."""
 ENTRY_BYTES = 16
 """The estimated size of a queue id and its offset in the table's JSON, and of the characters around a topic and a group."""
 
@@ -39,6 +42,8 @@ class ConsumerOffsets:
     """The topic, group and queue of each commit to append to the log; None while this node does not append them."""
     on_dirty: Callable[[], None] = lambda: None
     """Called after an entry was added to `dirty`."""
+    lost: Counter[tuple[str, str]] = attrs.field(factory=Counter[tuple[str, str]])
+    """How many messages were deleted before a group had read them, by topic and group."""
     changes: int = 0
     """Counts changes of offsets; the file is written when the count has grown."""
 
@@ -55,6 +60,9 @@ class ConsumerOffsets:
                 before = len(own)
                 own.update((int_of(queue_id), long_of(offset)) for queue_id, offset in table_of(queues, key).items())
                 self.size += (len(own) - before) * ENTRY_BYTES
+        for key, count in table_of(table_of(stored, "the content").get(LOST_KEY), LOST_KEY).items():
+            topic, _, group = key.partition(_SEPARATOR)
+            self.lost[topic, group] = long_of(count)
         self.changes += 1
 
     def keep_inside(self, ends: Mapping[tuple[str, int], int]) -> dict[str, int]:
@@ -108,6 +116,15 @@ class ConsumerOffsets:
             self.dirty[topic, group, queue_id] = None
             self.on_dirty()
 
+    def note_lost(self, group: str, topic: str, count: int) -> None:
+        """Count messages that were deleted before the group had read them."""
+        self.lost[topic, group] += count
+        self.changes += 1
+
+    def lost_of(self, group: str) -> dict[str, int]:
+        """How many messages were deleted before the group had read them, by topic."""
+        return {topic: count for topic in sorted(self.topics_of(group)) if (count := self.lost[topic, group])}
+
     def forget_queue(self, group: str, topic: str, queue_id: int) -> None:
         """Remove a group's offset on one queue."""
         queues = self.table.get((topic, group), {})
@@ -138,6 +155,10 @@ class ConsumerOffsets:
     def of(self, group: str, topic: str) -> dict[int, int]:
         """A copy of all offsets of a group on a topic."""
         return dict(self.table.get((topic, group), ()))
+
+    def group_count(self, topic: str) -> int:
+        """How many groups have offsets on the topic."""
+        return len(self._groups.get(topic, ()))
 
     def topics_of(self, group: str) -> set[str]:
         """A copy of the topics on which the group has offsets."""
@@ -184,6 +205,7 @@ class ConsumerOffsets:
         queues = self.table.pop((topic, group))
         self.size -= len(topic) + len(group) + (1 + len(queues)) * ENTRY_BYTES
         self.resets.forget(group, topic)
+        self.lost.pop((topic, group), None)
         for index, key, member in ((self._groups, topic, group), (self._topics, group, topic)):
             index[key].discard(member)
             if not index[key]:
@@ -191,7 +213,9 @@ class ConsumerOffsets:
 
     def to_json(self) -> dict[str, Any]:
         """The content of `consumerOffset.json`. It refers to the tables themselves, so encode it before they change."""
+        lost = {f"{topic}{_SEPARATOR}{group}": count for (topic, group), count in self.lost.items()}
         return {
             "dataVersion": self.version.to_json(),
             "offsetTable": {f"{topic}{_SEPARATOR}{group}": queues for (topic, group), queues in self.table.items()},
+            **({LOST_KEY: lost} if lost else {}),
         }

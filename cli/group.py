@@ -72,6 +72,7 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
     """Show the offsets and the lag of a group in each queue, and its members."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         stats = await admin.group_stats(group, topic)
+        lost = await admin.lost_messages(group)
         if not any(position.consumer_offset for position in stats.values()) and group not in await admin.groups():
             raise click.ClickException(f"there is no group {group!r}")
         try:
@@ -95,7 +96,14 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
     if as_json:
         subscriptions = dict(connections.subscriptions) if connections else {}
         print_json(
-            {"group": group, "queues": rows, "members": members, "subscriptions": subscriptions, "without_master": headless}
+            {
+                "group": group,
+                "queues": rows,
+                "members": members,
+                "subscriptions": subscriptions,
+                "lost": lost,
+                "without_master": headless,
+            }
         )
         return
     warn_without_master(headless)
@@ -106,7 +114,13 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
         nothing=f"the group {group} has no positions{f' in {topic}' if topic else ''}",
     )
     click.echo(f"{sum(row['lag'] for row in rows)} behind; {len(members)} members online")
+    if lost:
+        click.echo(f"lost, because they were deleted before the group had read them: {_counts(lost)}")
     print_rows(members, ("client_id", "address", "language", "version"), as_json=False)
+
+
+def _counts(lost: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} messages of {topic}" for topic, count in lost.items())
 
 
 @command.command("reset")

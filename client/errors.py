@@ -149,7 +149,7 @@ class OffsetsNotWritten(ClientError):
 
 
 class SendTimeout(ClientError):
-    """No broker acknowledged a message within `timeout_ms`, over `attempts` attempts.
+    """No broker acknowledged a message within `timeout_ms`, over `attempts` attempts; `last` is why the last one failed.
 
     A broker that got the request may have stored the message, unless `may_have_been_stored` is False.
     """
@@ -157,11 +157,13 @@ class SendTimeout(ClientError):
     retriable = True
     may_have_been_stored = True
 
-    def __init__(self, topic: str, timeout_ms: int, attempts: int, *, may_have_been_stored: bool) -> None:
-        super().__init__(f"no broker acknowledged a message for {topic!r} within {timeout_ms} ms ({attempts} attempts)")
+    def __init__(self, topic: str, timeout_ms: int, attempts: int, *, may_have_been_stored: bool, last: str = "") -> None:
+        detail = f"{attempts} attempts; the last one: {last}" if last else f"{attempts} attempts"
+        super().__init__(f"no broker acknowledged a message for {topic!r} within {timeout_ms} ms ({detail})")
         self.topic = topic
         self.timeout_ms = timeout_ms
         self.attempts = attempts
+        self.last = last
         self.may_have_been_stored = may_have_been_stored
 
 

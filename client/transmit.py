@@ -136,6 +136,7 @@ class Transmitter:
                     round(seconds * 1000),
                     attempts.made - 1,
                     may_have_been_stored=attempts.may_have_been_stored,
+                    last=str(failure),
                 ) from failure
             log.debug("send_retried", topic=publication.topic, broker=target.queue.broker_name, reason=str(failure))
             await trio.sleep(pause)

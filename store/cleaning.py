@@ -6,8 +6,9 @@ the log: their files are deleted when the records in them are gone.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from typing import Protocol
 
 import attrs
 import trio
@@ -15,10 +16,30 @@ import trio
 from ..world.events import get_logger
 from ..world.slices import in_slices
 from ..world.ticks import next_tick
+from .config import CONSUMED
 from .put_side import PutSide
 from .retention import MANUAL_ROUNDS, FileAge, Reason, RetentionRules, disk_full, due
 
 log = get_logger(__name__)
+
+
+@attrs.frozen
+class Unread:
+    """The oldest message that a group has not read."""
+
+    physical_offset: int
+    text: str
+    """Who has not read what, for an operator."""
+
+
+class Readers(Protocol):
+    """What knows which messages have been read."""
+
+    async def oldest_unread(self) -> Unread: ...
+
+    async def note_lost(self, begins: Mapping[tuple[str, int], int], *, forced: bool) -> None:
+        """Called after messages were deleted, with the min offset that each queue had before."""
+        ...
 
 
 async def _nothing_to_write(_log_min_offset: int) -> None:
@@ -35,6 +56,8 @@ class Cleaner:
     """Carries out retention on one store."""
 
     store: PutSide
+    readers: Readers | None = None
+    """Without it, nothing counts as read."""
     before_removal: Callable[[int], Awaitable[None]] = _nothing_to_write
     """Called before files are removed, with the log's later min offset, so that the next start does not count them as lost."""
     mark_until: Callable[[int], Awaitable[int]] = _all_is_marked
@@ -75,6 +98,9 @@ class Cleaner:
         rules, commit_log = RetentionRules.of(self.store.config), self.store.log
         now_ms = self.store.world.clock.wall_ms()
         ratio = self.store.disk_ratio()
+        unread: Unread | None = None
+        if self.readers is not None and rules.pressed(ratio) and rules.forcibly == CONSUMED:
+            unread = await self.readers.oldest_unread()
         deletion = due(
             self._ages(),
             now_ms=now_ms,
@@ -82,6 +108,7 @@ class Cleaner:
             disk_ratio=ratio,
             rules=rules,
             manual=self._manual_rounds > 0,
+            read_before=unread.physical_offset if unread is not None else 0,
         )
         self._manual_rounds = max(self._manual_rounds - 1, 0)
         # Files are kept that are not yet on the medium, or from which the queues are not yet derived.
@@ -96,6 +123,7 @@ class Cleaner:
             removed = []
         if removed:
             await self.before_removal(removed[-1].end)
+        begins = {key: queue.min_offset for key, queue in self.store.queues.table.items()} if removed else {}
         for segment in removed:
             await commit_log.remove_oldest()
             if deletion.reason is Reason.FORCED:
@@ -105,7 +133,9 @@ class Cleaner:
                 log.info("segment_deleted", path=segment.path, reason=deletion.reason.value if deletion.reason else "")
         if removed:
             await self.follow_log()
-        self._mark_disk(disk_full(self.store.disk_ratio(), rules), ratio)
+            if self.readers is not None and deletion.reason is not Reason.CONSUMED:
+                await self.readers.note_lost(begins, forced=deletion.reason is Reason.FORCED)
+        self._mark_disk(self.store.disk_ratio(), rules, unread)
 
     async def _keep_queue_ends(self, low: int) -> bool:
         """Append the next offsets of queues whose messages before `low` are about to be deleted; returns False if that failed.
@@ -121,7 +151,7 @@ class Cleaner:
     def _ages(self) -> list[FileAge]:
         disk = self.store.world.disk
         return [
-            FileAge(segment.path.rpartition("/")[2], disk.modified_ms(segment.path), segment.size)
+            FileAge(segment.path.rpartition("/")[2], disk.modified_ms(segment.path), segment.size, segment.end)
             for segment in self.store.log.files()
         ]
 
@@ -142,8 +172,12 @@ class Cleaner:
             await self.before_removal(low)
             self.store.index.expire(low)
 
-    def _mark_disk(self, full: bool, ratio: float) -> None:
-        writability = self.store.writability
-        if full != writability.disk_full:
-            log.warning("disk_full" if full else "disk_has_space_again", used_ratio=round(ratio, 4))
+    def _mark_disk(self, ratio: float, rules: RetentionRules, unread: Unread | None) -> None:
+        writability, full = self.store.writability, disk_full(ratio, rules)
+        path, kept = self.store.config.commit_log_directory, f"; {unread.text}" if unread is not None and unread.text else ""
+        if full and not writability.disk_full:
+            log.error("disk_full", path=path, used_ratio=round(ratio, 4), unread=unread.text if unread is not None else "")
+        elif writability.disk_full and not full:
+            log.info("disk_has_space_again", path=path, used_ratio=round(ratio, 4))
         writability.disk_full = full
+        writability.disk_state = f" ({path}: {ratio:.1%} used, {rules.warning_ratio:.0%} allowed{kept})"

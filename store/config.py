@@ -11,6 +11,9 @@ from ..world.memory import ASSUMED_MEMORY_BYTES
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
+CONSUMED = "consumed"
+"""The value of `clean_file_forcibly_enable` that RocketMQ does not have: beside "true" and "false"."""
+
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]{1,12})([smhd])")
 
@@ -55,7 +58,7 @@ class StoreConfig:
     disk_max_used_space_ratio: int = 75  # percent
     disk_space_clean_forcibly_ratio: float = 0.85
     disk_space_warning_level_ratio: float = 0.90
-    clean_file_forcibly_enable: bool = True
+    clean_file_forcibly_enable: str = CONSUMED
     clean_resource_interval: int = 10_000
     delete_file_batch_max: int = 10
     access_message_in_memory_max_ratio: int = 40  # percent of `memory_bytes`

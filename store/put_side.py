@@ -86,6 +86,8 @@ class Writability:
     role_refusal: str | None = None
     """Why the broker's role accepts no messages; None if it does."""
     disk_full: bool = False
+    disk_state: str = ""
+    """How full which disk is, and what keeps its files, for the refusal; starts with a space."""
     queue_error: str | None = None
 
     @property
@@ -102,7 +104,7 @@ class Writability:
     def disk_refusal(self) -> str | None:
         """The reason if the disk prevents puts; else None."""
         if self.disk_full:
-            return "the disk is full beyond diskSpaceWarningLevelRatio; messages are taken again when space has been freed"
+            return f"the disk is full{self.disk_state}; messages are taken again when space has been freed"
         if self.queue_error is not None:
             return f"consume queues cannot be written: {self.queue_error}"
         return None
@@ -319,6 +321,7 @@ class PutSide(StoreParts):
                 )
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self.writability.disk_full = True
+                self.writability.disk_state = f" ({self.config.commit_log_directory}: {error.strerror})"
         else:
             batch.remark = f"the log takes no messages: {error}; the message was not stored"
             if isinstance(error, NotWritable):

@@ -12,7 +12,7 @@ from enum import Enum
 import attrs
 
 from ..message.numbers import int_of
-from .config import StoreConfig
+from .config import CONSUMED, StoreConfig
 
 _HOUR_MS = 3_600_000
 _RATIO_FORCIBLY_RANGE = (0.30, 0.85)
@@ -29,6 +29,8 @@ class FileAge:
     name: str
     modified_ms: int
     size: int
+    end: int = 0
+    """The physical offset behind its last record."""
 
 
 @attrs.frozen
@@ -41,7 +43,7 @@ class RetentionRules:
     used_percent_max: int = 75
     forcibly_ratio: float = 0.85
     warning_ratio: float = 0.90
-    forcibly: bool = True
+    forcibly: str = CONSUMED
     batch_max: int = 10
 
     @classmethod
@@ -61,6 +63,10 @@ class RetentionRules:
             batch_max=config.delete_file_batch_max,
         )
 
+    def pressed(self, disk_ratio: float) -> bool:
+        """Whether the disk is so full that files may go before they have expired."""
+        return disk_ratio > min(self.forcibly_ratio, self.warning_ratio)
+
 
 class Reason(Enum):
     """Why files are deleted now."""
@@ -70,6 +76,8 @@ class Reason(Enum):
     MANUAL = "manual"
     FORCED = "forced"
     """The disk is nearly full: files are deleted before they have expired."""
+    CONSUMED = "consumed"
+    """The disk is nearly full: files that all groups have read are deleted before they have expired."""
 
 
 @attrs.frozen
@@ -97,7 +105,14 @@ def _clamp(value: float, limits: tuple[float, float]) -> float:
 
 
 def due(
-    files: Sequence[FileAge], *, now_ms: int, local_hour: int, disk_ratio: float, rules: RetentionRules, manual: bool = False
+    files: Sequence[FileAge],
+    *,
+    now_ms: int,
+    local_hour: int,
+    disk_ratio: float,
+    rules: RetentionRules,
+    manual: bool = False,
+    read_before: int = 0,
 ) -> Deletion:
     """Choose the files of the commit log to delete now, at most `rules.batch_max`.
 
@@ -108,8 +123,10 @@ def due(
         disk_ratio: used share of the disk, 0..1.
         rules: when files are deleted.
         manual: whether an operator has requested the deletion.
+        read_before: the physical offset before which all messages have been read by all groups.
     """
-    if rules.forcibly and disk_ratio > min(rules.forcibly_ratio, rules.warning_ratio):
+    pressed = rules.pressed(disk_ratio)
+    if pressed and rules.forcibly == "true":
         return Deletion(tuple(file.name for file in files[:-1][: rules.batch_max]), Reason.FORCED)
     if manual:
         reason = Reason.MANUAL
@@ -118,13 +135,17 @@ def due(
     elif local_hour in rules.delete_hours:
         reason = Reason.HOUR
     else:
-        return Deletion((), None)
-    names: list[str] = []
-    for file in files[:-1][: rules.batch_max]:
-        if file.modified_ms + rules.reserved_hours * _HOUR_MS > now_ms:
-            break  # later files are younger: deleting one of them would leave a gap in the log
-        names.append(file.name)
-    return Deletion(tuple(names), reason)
+        reason = None
+    expired, read = 0, 0
+    candidates = files[:-1][: rules.batch_max]
+    # The first file that must stay ends each of the two: deleting a later one would leave a gap in the log.
+    while reason and expired < len(candidates) and candidates[expired].modified_ms + rules.reserved_hours * _HOUR_MS <= now_ms:
+        expired += 1
+    while pressed and rules.forcibly == CONSUMED and read < len(candidates) and candidates[read].end <= read_before:
+        read += 1
+    if read > expired:
+        expired, reason = read, Reason.CONSUMED
+    return Deletion(tuple(file.name for file in candidates[:expired]), reason)
 
 
 def disk_full(disk_ratio: float, rules: RetentionRules) -> bool:

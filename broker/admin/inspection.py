@@ -28,7 +28,7 @@ from ...world.slices import in_slices
 from ..clients import ConsumerGroup, Consumers, Member, Producers
 from ..groups import GroupTable
 from ..live_config import LiveConfig
-from ..offsets import ConsumerOffsets
+from ..offsets import LOST_KEY, ConsumerOffsets
 from ..stats import Stats, StatsRate
 from ..topics import BENCHMARK_TOPIC, NOT_FOR_CLIENTS, TEMPLATE_TOPIC, TRACE_TOPIC, TopicConfig, TopicTable
 
@@ -156,7 +156,8 @@ class Inspection:
         for topic in self._consumed_topics(group, sorted({*topics} or self.offsets.topics_of(group))):
             await table.take(self._positions(group, topic))
             tps += self.stats.group_get_tps(group, topic.topic_name)
-        return {"consumeTps": tps, "offsetTable": table.encoded}
+        lost = self.offsets.lost_of(group)
+        return {"consumeTps": tps, "offsetTable": table.encoded, **({LOST_KEY: lost} if lost else {})}
 
     def _consumed_topics(self, group: str, names: Iterable[str]) -> Iterator[TopicConfig]:
         """The topics of `names` that exist here and to which the group, if it has members, subscribes."""

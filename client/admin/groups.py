@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -106,6 +107,15 @@ class GroupAdmin(AdminCalls):
                 values = (item["brokerOffset"], item["consumerOffset"], item["lastTimestamp"])
                 stats[message_queue_of(key)] = GroupPosition(*map(int, values))
         return dict(sorted(stats.items()))
+
+    async def lost_messages(self, group: str) -> dict[str, int]:
+        """How many messages of each topic were deleted before the group had read them; brokers of RocketMQ do not count."""
+        check_group(group)
+        lost: Counter[str] = Counter()
+        for address in await self._masters():
+            answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, {"consumerGroup": group})
+            lost.update(table_of(answer, "lostMessages"))
+        return dict(sorted(lost.items()))
 
     async def group_connections(self, group: str) -> GroupConnections:
         """The members of a group that are online, over all brokers.

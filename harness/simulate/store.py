@@ -113,7 +113,7 @@ class StoreRun:
             delete_when="23",
             file_reserved_time=RESERVED_HOURS,
             disk_max_used_space_ratio=95,
-            clean_file_forcibly_enable=False,
+            clean_file_forcibly_enable="false",
             max_msgs_num_batch=1 << 20,
         )
 

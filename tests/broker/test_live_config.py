@@ -24,7 +24,7 @@ DOWN_AND_UP = {
     "autoCreateSubscriptionGroup": ("false", "true"),
     "autoCreateTopicEnable": ("false", "true"),
     "brokerPermission": ("4", "6"),
-    "cleanFileForciblyEnable": ("false", "true"),
+    "cleanFileForciblyEnable": ("false", "consumed"),
     "defaultQueryMaxNum": ("1", "64"),
     "deleteFileBatchMax": ("1", "100"),
     "deleteWhen": ("00;01;02;03;04;05;06;07;08;09;10;11;12;13;14;15;16;17;18;19;20;21;22;23", "04"),
@@ -126,7 +126,7 @@ class Waiting:
         ext = {"consumerGroup": "g", "topic": "T1", "queueId": queue_id}
         return int(self.peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"])
 
-    def check(self, *kinds: str) -> None:
+    async def check(self, *kinds: str) -> None:
         """Nothing of these kinds is lost, delivered twice or hidden."""
         for kind in kinds:
             assert self.read(kind) == Counter(bodies(kind)), kind
@@ -137,7 +137,7 @@ class Waiting:
                 assert [message.body for message in decode_records(viewed.body)] == [body], viewed.remark
             topic = "T1" if kind in kinds or kind == "retried" else SCHEDULE_TOPIC
             ext = {"topic": topic, "key": kind, "maxNum": 64, "beginTimestamp": 0, "endTimestamp": 1 << 62}
-            queried = self.peer.ask(RequestCode.QUERY_MESSAGE, ext)
+            queried = await self.peer.ask_waiting(RequestCode.QUERY_MESSAGE, ext)
             assert {message.body for message in decode_records(queried.body)} == set(bodies(kind)), queried.remark
 
 
@@ -161,11 +161,11 @@ async def test_a_change_neither_loses_nor_repeats_nor_hides_a_waiting_message(
 
         for value in (first, last):
             await waiting.change(key, value)
-            waiting.check("ordinary", "half-read", "dead")
+            await waiting.check("ordinary", "half-read", "dead")
 
         clock.now_ms += DUE_MS
         await waiting.change(key, last)
-        waiting.check(*NAMES)
+        await waiting.check(*NAMES)
         if key != "brokerPermission" or not up_first:
             for body in bodies("ordinary"):
                 waiting.send_back(body, -1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import trio
 from click.testing import Result
 
 Run = Callable[..., Result]
@@ -28,3 +30,21 @@ def test_groups_are_created_listed_and_deleted(ledgermq: Run, as_json: Callable[
 
     ledgermq("group", "delete", "workers", "--yes")
     assert "workers" not in ledgermq("group", "list").stdout.split()
+
+
+def test_what_a_group_has_lost_is_shown(ledgermq: Run, as_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that were deleted before the group had read them; no look at its positions tells that afterwards."""
+
+    async def lost(_admin: object, group: str) -> dict[str, int]:
+        await trio.lowlevel.checkpoint()
+        return {"Orders": 17} if group == "losers" else {}
+
+    ledgermq("group", "create", "losers")
+    ledgermq("group", "create", "keepers")
+    assert as_json("group", "show", "losers")["lost"] == {}
+    monkeypatch.setattr("ledgermq.client.admin.Admin.lost_messages", lost)
+
+    assert as_json("group", "show", "losers")["lost"] == {"Orders": 17}
+    words = "lost, because they were deleted before the group had read them: 17 messages of Orders"
+    assert words in ledgermq("group", "show", "losers").stdout
+    assert "lost" not in ledgermq("group", "show", "keepers").stdout

@@ -20,6 +20,7 @@ from ledgermq.client.retry import SEARCH_PAUSE_SECONDS_MAX, SEND_TIMEOUT_SECONDS
 from ledgermq.message.message import Message, MessageQueue
 from ledgermq.remoting.codes import ResponseCode
 from ledgermq.remoting.command import RemotingCommand
+from ledgermq.testing.embedded import open_virtual
 
 from .fake_cluster import NAMESRV, open_cluster
 from .test_producer import SEND, sends, silence
@@ -195,6 +196,23 @@ async def test_what_every_broker_refuses_is_not_retried(autojump_clock: MockCloc
             await producer.send(Message("t", b""))
 
         assert sum(sends(*brokers)) == 1
+
+
+async def test_a_full_disk_is_named_in_the_error_of_the_producer(autojump_clock: MockClock) -> None:
+    """The broker says which disk is how full and what is kept for whom; nobody else can tell the producer's operator."""
+    async with open_virtual() as embedded, open_producer(embedded.namesrv, world=embedded.world) as producer:
+        broker = embedded.nodes[0].broker
+        assert broker is not None
+        await producer.send(Message("t", b""))
+        broker.store.writability.disk_full = True
+        broker.store.writability.disk_state = " (/data: 93.0% used, 90% allowed)"
+
+        with pytest.raises(SendTimeout, match=r"the disk is full \(/data: 93.0% used, 90% allowed\)") as caught:
+            await producer.send(Message("t", b""))
+        (many,) = await producer.send_many([Message("t", b"")])
+
+        assert "SERVICE_NOT_AVAILABLE" in caught.value.last
+        assert "/data: 93.0% used" in str(many)
 
 
 async def test_a_full_broker_is_distinguished(autojump_clock: MockClock) -> None:

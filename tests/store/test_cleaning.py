@@ -24,9 +24,9 @@ from .stores import SetClock, derive_all, incoming, small_store
 
 
 async def test_files_that_are_deleted_early_are_logged_as_a_warning(tmp_path: Path) -> None:
-    """A disk that is nearly full is cleaned as RocketMQ cleans it; who runs the broker must be able to see what that took."""
+    """With RocketMQ's rule a disk that is nearly full loses what is oldest; an operator must be able to see what that took."""
     disk = SimDisk()
-    async with small_store(tmp_path, disk=disk) as store:
+    async with small_store(tmp_path, disk=disk, clean_file_forcibly_enable="true") as store:
         assert isinstance(store.log, LocalCommitLog)
         for _ in range(8):
             store.put([incoming(b"x" * 1500)])
