@@ -440,7 +440,11 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
         store_host = (host if is_numeric_host(host) else world.network.own_host(), port)  # message ids hold numbers
         store_config = attrs.evolve(config.store_config(), memory_bytes=world.memory_bytes)
         async with open_message_store(
-            world, store_config, store_host=store_host, open_commit_log=node.open_commit_log
+            world,
+            store_config,
+            store_host=store_host,
+            open_commit_log=node.open_commit_log,
+            log_directory=node.settings.files.data if isinstance(node, DLedgerNode) else "",
         ) as store:
             broker = _assemble(config, world, store, node, host, port, network, tls)
             async with trio.open_nursery() as nursery:

@@ -33,7 +33,7 @@ def command(store: str, address: Address, node: str | None, data: str, yes: bool
     """
     world, root = real_world(), store.rstrip("/")
     try:
-        lock = lock_store(world.disk, root)
+        lock = lock_store(world.disk, root, *([data] if data else []))
         try:
             left = look_at_node(world.disk, root, node, data)
             click.echo(f"{left.peer} has entries up to {left.end_index}; up to {left.committed_index} it knows them committed")

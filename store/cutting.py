@@ -104,9 +104,9 @@ def cut_log(disk: Disk, root: str, offset: int, directory: str | None = None) ->
         OSError: the disk refused; the cut may be repeated.
     Durability: on return the cut and the copies are on the medium.
     """
-    lock = lock_store(disk, root)
+    log_directory = commit_log_of(root, directory)
+    lock = lock_store(disk, root, log_directory)
     try:
-        log_directory = commit_log_of(root, directory)
         segments = _load(disk, log_directory, offset)
         try:
             aside = _move_aside(disk, segments, offset)

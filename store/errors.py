@@ -41,8 +41,8 @@ class StoreInUse(StoreError):
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"the store {path} is in use by another broker; nothing was opened: stop that one, or give this one a "
-            "storePathRootDir of its own"
+            f"the store {path} is in use by another broker; nothing was opened: stop that one, or give this one directories of "
+            "its own (storePathRootDir, storePathCommitLog, storePathDLedgerCommitLog)"
         )
         self.path = path
 

@@ -16,6 +16,7 @@ import trio
 from ..message.layout import encode_host
 from ..world.disk import Disk
 from ..world.events import get_logger
+from ..world.files import make_directory
 from ..world.real import World
 from .checkpoint import Checkpoint
 from .checkpointing import CheckpointKeeper
@@ -58,12 +59,14 @@ async def open_message_store(
     *,
     store_host: tuple[str, int] = ("127.0.0.1", 10911),
     open_commit_log: OpenCommitLog = open_local_commit_log,
+    log_directory: str = "",
 ) -> AsyncGenerator[MessageStore]:
     """Open the store of `config.store_path_root_dir`, creating it if there is none.
 
     Args:
         store_host: address that message ids carry; clients must be able to reach it.
         open_commit_log: opens the log of the wanted mode.
+        log_directory: the directory of that log, if it is not `config.commit_log_directory`, which is locked in every mode.
 
     Raises:
         StoreInUse: another broker has it open. Nothing was changed.
@@ -78,7 +81,9 @@ async def open_message_store(
         raise UnfinishedCopy(unfinished)
     world.disk.make_directories(root)
     world.disk.make_directories(config.commit_log_directory)
-    lock = lock_store(world.disk, root)
+    if log_directory:
+        make_directory(world.disk, log_directory)
+    lock = lock_store(world.disk, root, config.commit_log_directory, *filter(None, [log_directory]))
     try:
         opened = await world.workers.run(_open, world, config, store_host, open_commit_log)
         store, keeper = opened.store, CheckpointKeeper(opened.store, opened.checkpoint)

@@ -167,6 +167,12 @@ def a_lock_is_held_once(disk: Disk, directory: str) -> None:
     file = disk.open(f"{directory}/lock")
     assert file.read(0, 4) == b"lock"
     file.close()
+    disk.make_directories(f"{directory}/log")
+    lock = disk.lock(f"{directory}/log")
+    _raises(BlockingIOError, lambda: disk.lock(f"{directory}/log"))
+    lock.release()
+    disk.lock(f"{directory}/log").release()
+    assert disk.list_directory(f"{directory}/log") == []
 
 
 def usage_adds_up(disk: Disk, directory: str) -> None:

@@ -172,10 +172,11 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: str) -> DiskLock:
-        """Lock byte 0 of `path` exclusively, without waiting (where RocketMQ's store locks too).
+        """Lock byte 0 of `path`, or a whole directory, exclusively and without waiting (RocketMQ's store locks byte 0, too).
 
         Raises:
             BlockingIOError: another process holds it.
+            OSError: the disk refused; some network file systems lock no directory.
         """
         ...
 
@@ -342,14 +343,18 @@ class RealDisk:
             raise OSError(errno.ENOSYS, "a store needs a POSIX system with open-file-description locks") from error
         if not hasattr(fcntl, "F_OFD_SETLK"):
             raise OSError(errno.ENOSYS, "a store needs a POSIX system with open-file-description locks")
+        is_directory = os.path.isdir(path)
         # struct flock: write lock, from the start, byte 0, one byte. Open-file-description locks clash with the record locks of
         # other processes (as a Java broker takes) and, unlike those, also between two brokers inside one process.
         byte_0 = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o644)
+        fd = os.open(path, (os.O_RDONLY if is_directory else os.O_RDWR | os.O_CREAT) | _OPEN_FLAGS, 0o644)
         try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, byte_0)
+            if is_directory:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            else:
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, byte_0)
+                os.pwrite(fd, b"lock", 0)
         except OSError:
             os.close(fd)
             raise
-        os.pwrite(fd, b"lock", 0)
         return RealDiskLock(fd)

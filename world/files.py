@@ -47,3 +47,15 @@ def _write_new(disk: Disk, path: str, content: bytes) -> None:
         file.sync()
     finally:
         file.close()
+
+
+def make_directory(disk: Disk, path: str) -> None:
+    """Create a directory and that above it, unless it exists; afterwards no power cut removes it with the files in it.
+
+    The directory two levels above it must exist on the medium already.
+    """
+    if not disk.is_directory(path):
+        disk.make_directories(path)
+        parent = posixpath.dirname(path)
+        disk.sync_directory(parent)
+        disk.sync_directory(posixpath.dirname(parent) or ".")

@@ -191,7 +191,8 @@ class MemoryDisk:
         if path in self.locks:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
         self.locks.add(path)
-        with contextlib.suppress(FileExistsError):
-            self.open(path, create_size=0)
-        self.open(path).write(b"lock", 0)
+        if not self.is_directory(path):
+            with contextlib.suppress(FileExistsError):
+                self.open(path, create_size=0)
+            self.open(path).write(b"lock", 0)
         return MemoryLock(self, path)

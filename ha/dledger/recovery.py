@@ -15,7 +15,6 @@ Recovery blocks, so it runs on a worker thread, before any task uses the ledger.
 
 from __future__ import annotations
 
-import posixpath
 from itertools import pairwise
 
 import attrs
@@ -23,6 +22,7 @@ import attrs
 from ...store.segments import Segment, Segments
 from ...world.disk import Disk
 from ...world.events import get_logger
+from ...world.files import make_directory
 from ..errors import CorruptLedger
 from .checkpoint import Checkpoint, CheckpointFile
 from .entry_files import EntryFiles
@@ -83,7 +83,8 @@ def open_ledger(disk: Disk, files: LedgerFiles) -> Ledger:
     data = Segments(disk, files.data, files.data_file_size)
     index = Segments(disk, files.index, files.index_file_size)
     try:
-        _make_directories(disk, files)
+        for directory in (files.data, files.index):
+            make_directory(disk, directory)
         data.load()
         index.load()
         _check_order(data)
@@ -98,16 +99,6 @@ def open_ledger(disk: Disk, files: LedgerFiles) -> Ledger:
         index.close()
         raise
     return ledger
-
-
-def _make_directories(disk: Disk, files: LedgerFiles) -> None:
-    for directory in (files.data, files.index):
-        if not disk.is_directory(directory):
-            disk.make_directories(directory)
-            # Every directory up to the store's root is synced: otherwise a power cut could remove it with the files in it.
-            parent = posixpath.dirname(directory)
-            disk.sync_directory(parent)
-            disk.sync_directory(posixpath.dirname(parent) or ".")
 
 
 def _check_order(run: Segments) -> None:

@@ -432,7 +432,8 @@ class SimDisk:
         if path in self.locks:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
         self.locks.add(path)
-        if path not in self._names.files:
-            self.open(path, create_size=0)
-        self._names.files[path].put(b"lock", 0)
+        if not self.is_directory(path):
+            if path not in self._names.files:
+                self.open(path, create_size=0)
+            self._names.files[path].put(b"lock", 0)
         return SimDiskLock(self, path)

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from harness.simulate.scene import Node
+from ledgermq.broker.broker import open_broker
 from ledgermq.broker.dledger import dledger_node
 from ledgermq.broker.role import Role
 from ledgermq.client.admin import open_admin
@@ -24,6 +25,7 @@ from ledgermq.message.message import IncomingMessage, Message
 from ledgermq.message.units import MASTER_ID
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
+from ledgermq.store.errors import StoreInUse
 from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.embedded import RAFT_PORT, broker_configs
 from ledgermq.testing.history import End
@@ -452,3 +454,21 @@ def test_a_port_that_no_secret_can_protect_is_warned_of(host: str, caplog: pytes
     dledger_node(attrs.evolve(config, ha_secret="", raft_dialect="java", bind_address=host))
 
     assert ("raft_port_unprotected" in caplog.text) is said
+
+
+def test_two_nodes_do_not_share_the_files_of_a_ledger() -> None:
+    """One is given the directory of the other's ledger by mistake; it does not start, and the other goes on."""
+
+    async def story(group: Group) -> None:
+        master = await group.master()
+        shared = f"{master.config.store_path_root_dir}/dledger-{master.config.dleger_self_id}/data"
+        other = attrs.evolve(
+            master.config, store_path_root_dir="elsewhere", store_path_dledger_commit_log=shared, listen_port=20911
+        )
+        with pytest.raises(StoreInUse):
+            async with open_broker(other, master.machine.world()):
+                pytest.fail("two nodes share a ledger")
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            await group.produce(producer, 5)
+
+    scenario(story)
