@@ -254,6 +254,14 @@ class NotLeader(Refused):
     invalid_metadata = True
 
 
+class ProducerFenced(Refused):
+    """Code 60101, of our brokers: a producer with the same id and a higher epoch has replaced this one. Nothing was stored."""
+
+
+class SendForgotten(Refused):
+    """Code 60102, of our brokers: a repeated send is too old to tell whether it was stored. The repetition stored nothing."""
+
+
 _KNOWN_CODES = frozenset(int(code) for code in ResponseCode)
 
 REFUSALS: dict[int, type[Refused]] = {
@@ -278,6 +286,8 @@ REFUSALS: dict[int, type[Refused]] = {
     215: SystemBusy,
     501: NotLeader,
     1500: ServiceNotAvailable,
+    60101: ProducerFenced,
+    60102: SendForgotten,
 }
 """The error class of each response code; other codes become a plain `Refused`, which is not retriable."""
 

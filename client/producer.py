@@ -40,6 +40,7 @@ from .publications import Publications
 from .replaced_masters import watch_masters
 from .retry import RETRIES, SEND_TIMEOUT_SECONDS, attempt_seconds
 from .send_many import Item, ManySends
+from .send_numbers import SendNumbers
 from .sending import (
     MESSAGE_BYTES_MAX,
     Outgoing,
@@ -146,24 +147,29 @@ class Producer:
 
         # There is no await before `exchange` writes the frame to the connection, so frames keep the order of the sends.
         # The functions that batches and repeated attempts use would cost a quarter more (`bench/shortcuts.py`).
+        numbers = transmitter.numbers
+        sequence = numbers.begin()
+        number = numbers.field(sequence)
         try:
             channel = self._channels.get(target)
             if channel is None or channel.closed:
                 channel = self._channels[target] = self._session.channel_to(target.address)
             opaque = channel.next_opaque()
-            parts = frame_parts(target.single, sys_flag, born_ms, message.flag, properties, opaque, body)
+            parts = frame_parts(target.single, sys_flag, born_ms, message.flag, properties, opaque, body, number)
             elsewhere = publication.broker_count > 1 and not fixed
             limit = attempt_seconds(seconds, options.retries, elsewhere=True) if elsewhere else seconds
             answer = await channel.exchange(opaque, SINGLE, parts, limit, started)
             result = result_of(answer, unique_id, target.queue, target.address)
         except (ClientError, CallTimeout, ConnectionLost) as error:
-            outgoing = Outgoing(sys_flag, born_ms, message.flag, properties, body)
+            outgoing = Outgoing(sys_flag, born_ms, message.flag, properties, body, number=number)
             failure = transmitter.failed(target, error)
             choose = partial(transmitter.chosen, message=message, key=key, queue=queue, selector=selector) if fixed else None
             answer, target = await transmitter.send_again(
                 publication, outgoing, target, failure, started + seconds, seconds, choose
             )
             return result_of(answer, unique_id, target.queue, target.address)
+        finally:
+            numbers.end(sequence)
         elapsed = channel.received_at - started
         if elapsed >= _SLOW_SECONDS or self._latencies.any:
             self._latencies.sent(target.queue.broker_name, elapsed, started + elapsed)
@@ -195,7 +201,7 @@ class Producer:
         choose = None if queue is None else partial(transmitter.fixed_target, queue=queue)
         target = transmitter.next_target(publication) if choose is None else choose(publication)
         outgoing = Outgoing(0, born_ms, 0, batch_properties(wait_stored=batch.wait_stored), batch.body, batch=True)
-        answer, target = await transmitter.send(publication, outgoing, target, seconds, choose)
+        answer, target = await transmitter.send(publication, outgoing, target, seconds, choose, len(messages))
         return results_of(answer, batch, target.queue, target.address)
 
     async def send_many(
@@ -318,6 +324,7 @@ async def open_producer(
     compress_over_bytes: int = COMPRESS_OVER_BYTES,
     message_bytes_max: int = MESSAGE_BYTES_MAX,
     avoid_slow_brokers: bool = True,
+    idempotent: bool = True,
     instance_name: str | None = None,
     tls: bool | ClientTls = False,
     world: World | None = None,
@@ -328,11 +335,13 @@ async def open_producer(
         namesrv: `host:port`, several joined by `;`, or a sequence of them.
         group: the producer group.
         send_timeout_seconds: the time limit of one send, for all attempts together.
-        retries: how often a send is retried after failures that may have stored the message.
+        retries: how often a send is retried after failures that may have stored the message, if the retry may store it again.
         compression: the algorithm for bodies of at least `compress_over_bytes`; None compresses nothing.
         compress_over_bytes: smaller bodies are sent as they are.
         message_bytes_max: larger bodies and batches are refused; a broker has its own limit, 4 MiB by default.
         avoid_slow_brokers: avoid brokers for some time after they answered late or not at all.
+        idempotent: let brokers of ours store a message once however often its send is retried. After a failure that may have
+            stored the message, such a send stays at its broker; without this, it moves to another one and may be stored twice.
         instance_name: replaces the random part of the client id.
         tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which.
         world: replaces disk, network and clock in tests and simulations.
@@ -349,11 +358,12 @@ async def open_producer(
     if compression not in (None, *Compression):
         raise InvalidArgument(f"compression must be None or one of {', '.join(map(str, Compression))} (got {compression!r})")
     options = ProducerOptions(
-        send_timeout_seconds, retries, compression, compress_over_bytes, message_bytes_max, avoid_slow_brokers
+        send_timeout_seconds, retries, compression, compress_over_bytes, message_bytes_max, avoid_slow_brokers, idempotent
     )
     async with open_session(namesrv, world or real_world(), instance_name=instance_name, tls=tls) as session:
         publications = Publications(session, group)
-        transmitter = Transmitter(group, options, publications, session)
+        numbers = SendNumbers.of(session.world.randomness.getrandbits(128)) if idempotent else SendNumbers("")
+        transmitter = Transmitter(group, options, publications, session, numbers)
         producer = Producer(transmitter, session, publications.known, transmitter.latencies)
         publications.on_change = producer.targets_changed
         session.producer_groups.add(group)

@@ -1,9 +1,8 @@
 """Decides whether, where and how long a failed send is retried. Pure: it decides and does not wait.
 
 One send has a total time limit. Each attempt gets a share of the remaining time, so that a broker that never answers does not
-use it up while another broker is available. Failures after which the message may be in a log cost one of `retries`, because
-each such retry may store it twice; failures that certainly stored nothing are retried, with growing pauses, until the time
-is over.
+use it up while another broker is available. Failures after which the message may be in a log cost one of `retries` if a retry
+may store it twice; other failures are retried, with growing pauses, until the time is over.
 """
 
 from __future__ import annotations
@@ -44,17 +43,18 @@ class Attempts:
     may_have_been_stored: bool = False
     _pause: float = PAUSE_SECONDS
 
-    def again(self, failure: ClientError, *, elsewhere: bool, spread: float) -> float | None:
+    def again(self, failure: ClientError, *, elsewhere: bool, spread: float, once: bool = False) -> float | None:
         """Record a failure; return the seconds to pause before the next attempt, or None to give up.
 
         Args:
+            once: the next attempt stores nothing if this one has, so it costs no retry.
             elsewhere: whether another broker can be tried next; then there is no pause.
             spread: a random number in 0..1 that spreads the pauses of many senders.
         """
         self.may_have_been_stored |= failure.may_have_been_stored
         if not failure.retriable:
             return None
-        if failure.may_have_been_stored or isinstance(failure, NoPermission | TopicNotExist):
+        if (failure.may_have_been_stored and not once) or isinstance(failure, NoPermission | TopicNotExist):
             # The two refusals are about configuration: another broker may differ, the same one will not within seconds.
             if self.retries_left <= 0:
                 return None

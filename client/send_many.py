@@ -160,7 +160,7 @@ class ManySends:
             )
             properties = batch_properties(wait_stored=batch.wait_stored)
             outgoing = Outgoing(0, self.transmitter.session.world.clock.wall_ms(), 0, properties, batch.body, batch=True)
-            answer, target = await self.transmitter.send(publication, outgoing, target, self.seconds, choose)
+            answer, target = await self.transmitter.send(publication, outgoing, target, self.seconds, choose, len(chunk))
             results = results_of(answer, batch, target.queue, target.address)
         except ClientError as error:
             if len(chunk) == 1 or error.retriable or error.may_have_been_stored or isinstance(error, Closed):

@@ -26,6 +26,7 @@ from ..message.properties import (
     UNIQUE_KEY,
     WAIT,
 )
+from ..message.send_number import OFFSETS_FIELD, REPEATED_FIELD
 from ..remoting.codes import RequestCode
 from ..remoting.command import ONEWAY_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand, frame_start
 from ..world.address import Address
@@ -51,12 +52,14 @@ class ProducerOptions:
     send_timeout_seconds: float = SEND_TIMEOUT_SECONDS
     """The time limit of one send, for all attempts together."""
     retries: int = RETRIES
-    """How often a send is retried after failures that may have stored the message; each retry may store it again."""
+    """How often a send is retried after failures that may have stored the message, if the retry may store it again."""
     compression: Compression | None = Compression.ZLIB
     compress_over_bytes: int = COMPRESS_OVER_BYTES
     message_bytes_max: int = MESSAGE_BYTES_MAX
     avoid_slow_brokers: bool = True
     """Whether brokers that answered late are avoided (RocketMQ `sendLatencyFaultEnable`)."""
+    idempotent: bool = True
+    """Whether sends have numbers, by which brokers of ours store a message once however often it is retried."""
     plain_bytes_max: int = attrs.field(init=False)
     """Bodies up to this size are neither compressed nor refused."""
 
@@ -77,6 +80,8 @@ class Outgoing:
     properties: bytes
     body: bytes
     batch: bool = False
+    number: bytes = b""
+    """The field with the number of the send, as a piece of JSON; empty if it has none."""
 
 
 class SendStatus(Enum):
@@ -101,7 +106,8 @@ class SendResult:
     """An acknowledged message.
 
     `message_id` is the unique id, made by the client before sending. `offset_message_id` contains the place where the broker
-    stored it, for a delayed message that in the delay topic. `queue_offset` is its offset in `queue`.
+    stored it, for a delayed message that in the delay topic. `queue_offset` is its offset in `queue`. With `repeated`, an
+    earlier attempt had stored the message, and this is its place.
     """
 
     message_id: str
@@ -110,6 +116,7 @@ class SendResult:
     status: SendStatus
     offset_message_id: str
     transaction_id: str | None = None
+    repeated: bool = False
 
 
 @attrs.define(eq=False)
@@ -175,7 +182,10 @@ def property_text(message: Message, unique_id: str, key: str | None = None) -> s
 
 
 def target_of(group: str, queue: MessageQueue, address: Address) -> Target:
-    """Prepare the templates of one queue; `%` fields: sysFlag, born ms, flag, properties (JSON text), flag bits, opaque."""
+    """Prepare the templates of one queue.
+
+    The `%` fields: sysFlag, born ms, flag, properties (JSON text), number (a piece of JSON), flag bits, opaque.
+    """
     return Target(
         queue,
         address,
@@ -198,7 +208,7 @@ def _template(code: RequestCode, group: str, queue: MessageQueue, *, batch: bool
             b'"f":"%d","g":"%d","h":"%d","i":%b,"j":"0","k":"false",',
             b'"m":"%b","n":' % (b"true" if batch else b"false"),
             quoted(queue.broker_name),
-            b'},"flag":%d,"language":"',
+            b'%b},"flag":%d,"language":"',
             OUR_LANGUAGE.encode(),
             b'","opaque":%d,"serializeTypeCurrentRPC":"JSON",',
             b'"version":%d}' % PROTOCOL_VERSION,
@@ -214,11 +224,12 @@ def frame_parts(
     properties: bytes,
     opaque: int,
     body: bytes,
+    number: bytes = b"",
     *,
     oneway: bool = False,
 ) -> tuple[bytes, bytes]:
     """Fill a template; the body is returned as a piece of its own, so that it is not copied."""
-    header = template % (sys_flag, born_ms, flag, properties, ONEWAY_FLAG if oneway else 0, opaque)
+    header = template % (sys_flag, born_ms, flag, properties, number, ONEWAY_FLAG if oneway else 0, opaque)
     size = len(header)
     return frame_start(size, len(body)) + header, body
 
@@ -295,7 +306,11 @@ def result_of(answer: RemotingCommand, unique_id: str, queue: MessageQueue, addr
         raise refusal(answer.code, answer.remark, str(address))
     ext = answer.ext
     try:
-        return SendResult(unique_id, queue, int(ext["queueOffset"]), status, ext["msgId"], ext.get("transactionId"))
+        offset, offset_id, transaction_id = int(ext["queueOffset"]), ext["msgId"], ext.get("transactionId")
+        if REPEATED_FIELD in ext:
+            queue = MessageQueue(queue.topic, queue.broker_name, int(ext["queueId"]))
+            return SendResult(unique_id, queue, offset, status, offset_id, transaction_id, repeated=True)
+        return SendResult(unique_id, queue, offset, status, offset_id, transaction_id)
     except (KeyError, ValueError) as error:
         raise BadAnswer(str(address), f"msgId and queueOffset: {error}") from error
 
@@ -307,7 +322,10 @@ def results_of(answer: RemotingCommand, batch: Batch, queue: MessageQueue, addre
     offset_ids = first.offset_message_id.split(",")
     if len(offset_ids) != len(batch.unique_ids):
         offset_ids = [first.offset_message_id] * len(batch.unique_ids)
+    offsets: Iterable[int] = range(first.queue_offset, first.queue_offset + len(offset_ids))
+    if OFFSETS_FIELD in answer.ext:  # an earlier attempt had stored some of the messages, or all
+        offsets = map(int, answer.ext[OFFSETS_FIELD].split(","))
     return [
-        SendResult(unique_id, queue, first.queue_offset + index, first.status, offset_id, first.transaction_id)
-        for index, (unique_id, offset_id) in enumerate(zip(batch.unique_ids, offset_ids, strict=True))
+        SendResult(unique_id, first.queue, offset, first.status, offset_id, first.transaction_id, first.repeated)
+        for unique_id, offset, offset_id in zip(batch.unique_ids, offsets, offset_ids, strict=True)
     ]

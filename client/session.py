@@ -14,6 +14,7 @@ import attrs
 import orjson
 import trio
 
+from ..message.send_number import KNOWS_NUMBERS_FIELD
 from ..remoting.channel import Channel, start_channel
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
@@ -90,6 +91,8 @@ class Session:
     """Brokers that are being checked with a heartbeat."""
     _hanging: set[Address] = attrs.field(factory=set[Address])
     """Brokers that did not answer it, until they do."""
+    knows_numbers: set[Address] = attrs.field(factory=set[Address])
+    """Brokers that recognise repeated sends by their numbers, as they said in answers to heartbeats."""
 
     def __repr__(self) -> str:
         return f"<Session {self.client_id} at {self.name_servers_text}>"
@@ -377,7 +380,12 @@ class Session:
         # We connect first, because the client id contains our address on the connection.
         channel = await self.channel(address)
         body = orjson.dumps(heartbeat(self.client_id, sorted(self.producer_groups), self.members))
-        return await channel.call(RemotingCommand(RequestCode.HEART_BEAT, body=body), CALL_SECONDS)
+        answer = await channel.call(RemotingCommand(RequestCode.HEART_BEAT, body=body), CALL_SECONDS)
+        if answer.ext.get(KNOWS_NUMBERS_FIELD) == "true":
+            self.knows_numbers.add(address)
+        else:
+            self.knows_numbers.discard(address)
+        return answer
 
     def _take_route(self, route: TopicRoute) -> None:
         if self.routes.update(route):

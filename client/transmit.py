@@ -17,10 +17,11 @@ from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost
 from ..world.events import get_logger
 from .arguments import check_queue, check_text, shown
-from .errors import ClientError, Closed, InvalidArgument, NoPermission, NoRoute, SendTimeout
+from .errors import ClientError, Closed, InvalidArgument, NoPermission, NoRoute, SendTimeout, Unreachable
 from .latency import BrokerLatencies
 from .publications import Publications
 from .retry import Attempts, attempt_seconds, choose_queue
+from .send_numbers import SendNumbers
 from .sending import Outgoing, ProducerOptions, Publication, Target, frame_parts, result_of, target_of
 from .session import Session
 
@@ -43,6 +44,7 @@ class Transmitter:
     options: ProducerOptions
     publications: Publications
     session: Session
+    numbers: SendNumbers
     latencies: BrokerLatencies = attrs.field(factory=BrokerLatencies)
     closed: bool = False
 
@@ -92,15 +94,26 @@ class Transmitter:
         return self.next_target(publication)
 
     async def send(
-        self, publication: Publication, outgoing: Outgoing, target: Target, seconds: float, choose: Choose | None
+        self,
+        publication: Publication,
+        outgoing: Outgoing,
+        target: Target,
+        seconds: float,
+        choose: Choose | None,
+        count: int = 1,
     ) -> tuple[RemotingCommand, Target]:
+        """Send one request with `count` messages, and return an answer that means stored."""
         deadline = trio.current_time() + seconds
         elsewhere = publication.broker_count > 1 and choose is None
         limit = attempt_seconds(seconds, self.options.retries, elsewhere=elsewhere)
+        sequence = self.numbers.begin(count)
         try:
+            outgoing = attrs.evolve(outgoing, number=self.numbers.field(sequence))
             return await self._attempt(target, outgoing, limit), target
         except ClientError as error:
             return await self.send_again(publication, outgoing, target, error, deadline, seconds, choose)
+        finally:
+            self.numbers.end(sequence)
 
     async def send_again(
         self,
@@ -112,10 +125,18 @@ class Transmitter:
         seconds: float,
         choose: Choose | None,
     ) -> tuple[RemotingCommand, Target]:
-        """Make further attempts after the first one has failed."""
+        """Make further attempts after the first one has failed.
+
+        Once the message may be stored at a broker that recognises its number, all attempts go to that broker's group: there the
+        message is stored once, and anywhere else it could be stored again.
+        """
         attempts = Attempts(self.options.retries)
+        holder: MessageQueue | None = None
         while True:
             before = publication
+            once = holder is not None or (bool(outgoing.number) and target.address in self.session.knows_numbers)
+            if failure.may_have_been_stored and once and holder is None:
+                holder = target.queue
             if failure.invalid_metadata and not isinstance(failure, NoRoute):
                 publication = await self.publications.find_again(publication, deadline)
                 if choose is not None and isinstance(failure, NoPermission) and self._stays_absent(publication, target, choose):
@@ -123,9 +144,10 @@ class Transmitter:
                     raise failure
             else:
                 publication = self.publications.known.get(publication.topic, publication)
-            elsewhere = publication.broker_count > 1 and choose is None
+            elsewhere = publication.broker_count > 1 and choose is None and holder is None
             found = publication is not before  # the new route has other targets, a new master for example
-            pause = attempts.again(failure, elsewhere=elsewhere or found, spread=self.session.world.randomness.random())
+            spread = self.session.world.randomness.random()
+            pause = attempts.again(failure, elsewhere=elsewhere or found, spread=spread, once=once)
             if pause is None:
                 failure.may_have_been_stored = attempts.may_have_been_stored  # by any attempt, not only the last one
                 raise failure
@@ -142,10 +164,24 @@ class Transmitter:
             await trio.sleep(pause)
             limit = attempt_seconds(left, attempts.retries_left, elsewhere=elsewhere)
             try:
-                target = self._target_after(publication, target) if choose is None else choose(publication)
+                if holder is not None:
+                    target = self._target_of(publication, holder)
+                else:
+                    target = self._target_after(publication, target) if choose is None else choose(publication)
                 return await self._attempt(target, outgoing, limit), target
             except ClientError as error:
                 failure = error
+
+    def _target_of(self, publication: Publication, holder: MessageQueue) -> Target:
+        """A target at the broker that may have the message, preferably the same queue.
+
+        Raises:
+            Unreachable: the broker's group has no master now.
+        """
+        own = [target for target in publication.targets if target.queue.broker_name == holder.broker_name]
+        if not own:
+            raise Unreachable(holder.broker_name, "it may have stored the message, and it has no master now")
+        return next((target for target in own if target.queue == holder), own[0])
 
     def _stays_absent(self, publication: Publication, target: Target, choose: Choose) -> bool:
         """Whether a message with a fixed queue would again be sent to a queue that does not exist in the newest route."""
@@ -173,7 +209,14 @@ class Transmitter:
             opaque = channel.next_opaque()
             template, code = (target.batch, BATCH) if outgoing.batch else (target.single, SINGLE)
             parts = frame_parts(
-                template, outgoing.sys_flag, outgoing.born_ms, outgoing.flag, outgoing.properties, opaque, outgoing.body
+                template,
+                outgoing.sys_flag,
+                outgoing.born_ms,
+                outgoing.flag,
+                outgoing.properties,
+                opaque,
+                outgoing.body,
+                outgoing.number,
             )
             answer = await channel.exchange(opaque, code, parts, seconds, started)
             result_of(answer, "", target.queue, target.address)

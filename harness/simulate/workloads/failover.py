@@ -45,7 +45,10 @@ class Failover(Workload):
         scene.fabric.safe.add(scene.client_hosts[-1])
         task_status.started()
         while True:
-            async with open_producer(scene.namesrv, "fp", world=world, send_timeout_seconds=SEND_SECONDS) as producer:
+            # A send with a number would stay at a broker that may have stored it.
+            async with open_producer(
+                scene.namesrv, "fp", world=world, send_timeout_seconds=SEND_SECONDS, idempotent=False
+            ) as producer:
                 for _ in range(scene.rng.randint(1, SENDS_OF_ONE_PRODUCER_MAX)):
                     await self._send(producer, spare)
                     await trio.sleep(scene.life_seconds * scene.rng.random() * 0.05)

@@ -9,13 +9,12 @@ import attrs
 import trio
 
 from ledgermq.message.batch import encode_batch
-from ledgermq.message.layout import decode_record
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.store.message_store import MessageStore
 from ledgermq.testing.history import Put
 
 from .operator import TOPIC_OF_TWO_QUEUES, Operator
-from .workload import Workload, number_in
+from .workload import Workload, stored_twice
 
 TOPIC, PRODUCER = "N", "simulated"
 KEPT_MAX = 6
@@ -120,18 +119,7 @@ class Numbered(Workload):
             self._epoch, self._sequence = int(answer.ext["epoch"]), 0
 
     def look(self, store: MessageStore) -> None:
-        seen = dict[int, tuple[int, int]]()
-        for queue_id in store.queue_ids(TOPIC):
-            offset, end = store.min_offset(TOPIC, queue_id), store.max_offset(TOPIC, queue_id)
-            while offset < end:
-                result = store.get(TOPIC, queue_id, offset, 32)
-                for record in result.slices:
-                    message = decode_record(record)
-                    number, place = number_in(message.body), (queue_id, int(message.queue_offset))
-                    if number in seen:
-                        self._violations.append(f"message {number} is stored twice, at {seen[number]} and at {place}")
-                    seen[number] = place
-                offset = result.next_offset
+        self._violations += stored_twice(store, TOPIC)
 
     def violations(self) -> list[str]:
         return self._violations
