@@ -448,8 +448,6 @@ def compact_command(
     """Write the newest message of every key; keys whose newest message is empty are left out."""
     source = source_of(topics, namesrv, store, start, end, options)
     with engine("compact", master, conf, progress) as spark:
-        from ..pipeline.jobs.letters import check_replaceable, compact  # noqa: PLC0415
+        from ..pipeline.jobs.compaction import compact_to  # noqa: PLC0415
 
-        check_replaceable(to)
-        compact(spark, source, by=by).write.mode("overwrite").parquet(to)
-        click.echo(f"{spark.read.parquet(to).count()} keys")
+        click.echo(f"{compact_to(spark, source, to, by=by)} keys")

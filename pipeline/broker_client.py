@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import attrs
 
-from ..client.route import RouteTable, TopicRoute, parse_route
+from ..client.route import BrokerRoute, RouteTable, TopicRoute, parse_route
 from ..message.errors import JsonError
-from ..message.flags import PULL_SUBSCRIPTION
+from ..message.flags import PERM_READ, PULL_SUBSCRIPTION
 from ..message.json import loads
 from ..message.layout import span_of
 from ..message.message import MessageQueue
@@ -22,7 +22,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..world.address import Address
 from .catalog import Bounds, plan_through_broker
-from .errors import BadOption, TopicGone, Unavailable
+from .errors import BadOption, BrokerGone, TopicGone, Unavailable
 from .link import Link, LinkLost, link_to
 from .options import Pulling, ReadOptions, Servers
 from .ranges import QueueRange, Task
@@ -30,6 +30,10 @@ from .waiting import Wait
 
 RECORD_BYTES = 1024
 """The assumed size of a message where only the number of messages is known."""
+MEMBER_SECONDS = 3.0
+"""How long other members of a broker are preferred to one that failed."""
+NAME_SERVER_SECONDS = 30.0
+"""How long a name server that failed is not asked if others answer. Brokers register with all of them as often as that."""
 BUSY_CODES = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR))
 """Answers after which the same request may succeed a little later."""
 
@@ -80,7 +84,9 @@ class BrokerClient:
     servers: Servers
     routes: RouteTable = attrs.field(factory=RouteTable)
     _avoided: dict[Address, float] = attrs.field(factory=dict[Address, float])
-    """Members that failed recently, and the time until which other members are preferred."""
+    """Servers that failed recently, and the time until which others are preferred."""
+    _gone: set[str] = attrs.field(factory=set[str])
+    """Brokers that no name server knew for `failoverTimeoutMs`. They are not waited for again until they come back."""
 
     def link(self, address: Address) -> Link:
         return link_to(address, self.servers)
@@ -107,13 +113,35 @@ class BrokerClient:
                     f"('failoverTimeoutMs'), in {attempts} attempts ({attempted})"
                 )
 
+    def ask_all_name_servers(self, command: Callable[[], RemotingCommand]) -> list[RemotingCommand]:
+        """Return the answers of all name servers that answer; raises as `ask_name_servers` if none does.
+
+        Each knows the brokers that have registered with it. One that was started just now knows some of them only.
+        """
+        answers: list[RemotingCommand] = []
+        for address in self._preferred(self.servers.namesrv):
+            try:
+                answers.append(self.link(address).call(command(), self.servers.call_seconds))
+            except LinkLost:
+                self.avoid(address, NAME_SERVER_SECONDS)
+        return answers or [self.ask_name_servers(command)]
+
+    def _preferred(self, addresses: Sequence[Address]) -> Sequence[Address]:
+        now = time.monotonic()
+        return [address for address in addresses if self._avoided.get(address, 0) <= now] or addresses
+
     def route(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic; None if no broker has the topic."""
-        answer = self.ask_name_servers(lambda: request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        """Return the route of a topic, as all name servers together know it; None if no broker has the topic."""
+        answers = self.ask_all_name_servers(lambda: request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
+        routes = [
+            parse_route(topic, self._body(answer, "the route of " + topic))
+            for answer in answers
+            if answer.code != ResponseCode.TOPIC_NOT_EXIST
+        ]
+        if not routes:
             self.routes.forget(topic)
             return None
-        route = parse_route(topic, self._body(answer, "the route of " + topic))
+        route = merged(routes)
         self.routes.update(route)
         return route
 
@@ -133,8 +161,26 @@ class BrokerClient:
 
     def brokers(self) -> set[str]:
         """Return the names of all brokers that have a live member."""
-        answer = self.ask_name_servers(lambda: request(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
-        return set(self._body(answer, "the list of brokers").get("brokerAddrTable") or ())
+        answers = self.ask_all_name_servers(lambda: request(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
+        return {name for answer in answers for name in self._body(answer, "the list of brokers").get("brokerAddrTable") or ()}
+
+    def is_gone(self, broker_name: str) -> bool:
+        """Return whether name servers know brokers, but not this one. Name servers without any are wrong, or just starting."""
+        known = self.brokers()
+        return bool(known) and broker_name not in known
+
+    def absent(self, brokers: Iterable[str]) -> set[str]:
+        """Return those of some brokers that no name server knows until `failoverTimeoutMs` has passed."""
+        wanted = set(brokers)
+        wait = self._wait_for(*wanted)
+        while absent := wanted - self.brokers() if wanted else set[str]():
+            if not wait.goes_on(f"option 'nameServer': no name server of {self.servers} knows {', '.join(sorted(absent))} yet"):
+                break
+        self._gone = self._gone - wanted | absent
+        return absent
+
+    def _wait_for(self, *brokers: str) -> Wait:
+        return Wait(0.0 if self._gone.issuperset(brokers) else self.servers.failover_seconds)
 
     def is_deleted(self, topic: str, broker_name: str) -> bool:
         """Return whether a live broker no longer has a topic. Topics of a broker that is down are not in the route either."""
@@ -163,14 +209,12 @@ class BrokerClient:
         broker = next((each for each in route.brokers if each.name == queue.broker_name), None) if route is not None else None
         if broker is None or not broker.addresses:
             return None
-        now = time.monotonic()
-        members = [broker.addresses[broker_id] for broker_id in sorted(broker.addresses)]
-        usable = [address for address in members if self._avoided.get(address, 0) <= now] or members
+        usable = self._preferred([broker.addresses[broker_id] for broker_id in sorted(broker.addresses)])
         return usable[attempt % len(usable)]
 
-    def avoid(self, address: Address) -> None:
-        """Prefer other members for three seconds."""
-        self._avoided[address] = time.monotonic() + 3.0
+    def avoid(self, address: Address, seconds: float = MEMBER_SECONDS) -> None:
+        """Prefer other servers for a while."""
+        self._avoided[address] = time.monotonic() + seconds
 
     def retry(self, queue: MessageQueue, ask: Callable[[Link], Answer | None]) -> Answer:
         """Ask the members of a queue's broker in turn until one answers; a new route is fetched after each failure.
@@ -181,9 +225,10 @@ class BrokerClient:
 
         Raises:
             TopicGone: the broker is live and does not have the topic.
+            BrokerGone: no name server knew the broker until `failoverTimeoutMs` had passed.
             Unavailable: `failoverTimeoutMs` has passed.
         """
-        wait = Wait(self.servers.failover_seconds)
+        wait = self._wait_for(queue.broker_name)
         reason = "no member of its broker is in the route"
         while True:
             if queue.topic not in self.routes.routes:
@@ -193,6 +238,7 @@ class BrokerClient:
                 try:
                     found = ask(self.link(address))
                     if found is not None:
+                        self._gone.discard(queue.broker_name)
                         return found
                     reason = f"{address} is busy"
                 except LinkLost as error:
@@ -201,10 +247,24 @@ class BrokerClient:
             elif self.is_deleted(queue.topic, queue.broker_name):
                 raise TopicGone(queue.topic, queue.broker_name)
             if not wait.goes_on(f"{queue}: no answer yet: {reason}"):
+                if address is None and self.is_gone(queue.broker_name):
+                    self._gone.add(queue.broker_name)
+                    raise BrokerGone(queue, self.servers)
                 raise Unavailable(
                     f"{queue}: no answer within {self.servers.failover_seconds:g} s ('failoverTimeoutMs'): {reason}"
                 )
             self.routes.forget(queue.topic)
+
+
+def merged(routes: Sequence[TopicRoute]) -> TopicRoute:
+    """Return one route with all that several name servers know of a topic. Where they differ, the first one counts."""
+    brokers: dict[str, BrokerRoute] = {}
+    for broker in (broker for route in routes for broker in route.brokers):
+        known = brokers.setdefault(broker.name, broker)
+        brokers[broker.name] = attrs.evolve(known, addresses={**broker.addresses, **known.addresses})
+    queues = {queue.broker_name: queue for route in reversed(routes) for queue in route.queues}
+    order = next((route.order_configuration for route in routes if route.order_configuration), "")
+    return TopicRoute(routes[0].topic, tuple(brokers.values()), tuple(queues.values()), order)
 
 
 def offset_of(answer: RemotingCommand) -> int | None:
@@ -226,6 +286,8 @@ class BrokerCatalog:
 
     client: BrokerClient
     pulling: Pulling = attrs.field(factory=Pulling)
+    reports_gone: bool = False
+    """Whether queues of a broker that no name server knows are left out, for readers that report them as a loss."""
 
     def topics(self) -> list[str]:
         return self.client.topics()
@@ -234,8 +296,13 @@ class BrokerCatalog:
         found: dict[str, list[MessageQueue]] = {}
         for topic in topics:
             route = self.client.retry_route(topic)
-            found[topic] = [] if route is None else route.subscribe_queues()
+            found[topic] = [] if route is None else _readable(route)
         return found
+
+    def absent(self, brokers: Iterable[str]) -> set[str]:
+        ordered = (route.order_configuration for route in self.client.routes.routes.values())
+        named = {item.partition(":")[0] for text in ordered for item in text.split(";") if item}
+        return self.client.absent({*brokers, *named})
 
     def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
         wanted = list(queues)
@@ -261,6 +328,10 @@ class BrokerCatalog:
                     break
                 except TopicGone as gone:
                     own = [queue for queue in own if queue.topic != gone.topic]
+                except BrokerGone:
+                    if not self.reports_gone:
+                        raise
+                    break
         return found
 
     def _ask_all(self, link: Link, queues: list[MessageQueue], code: RequestCode) -> dict[MessageQueue, int] | None:
@@ -326,6 +397,16 @@ class BrokerCatalog:
 
     def close(self) -> None:
         """Do nothing: the process keeps its connections."""
+
+
+def _readable(route: TopicRoute) -> list[MessageQueue]:
+    """Return the queues that may be read. Those of a broker without an address are among them: they are waited for."""
+    return sorted(
+        MessageQueue(route.topic, queue.broker_name, queue_id)
+        for queue in route.queues
+        if queue.perm & PERM_READ
+        for queue_id in range(queue.read_queues)
+    )
 
 
 def check_group(answer: RemotingCommand, pulling: Pulling) -> None:

@@ -29,6 +29,7 @@ from .waiting import Wait
 
 WINDOWS_MAX = 4
 """How many requests for one queue may wait for an answer at the same time."""
+NO_MEMBER = "no member of its broker is in the route"
 _GATHER_BYTES = BATCH_BYTES // 4
 
 Array = Any
@@ -151,7 +152,7 @@ class BrokerReader:
                 if link is None:
                     if not self._is_there(each):
                         return
-                    reason = "no member of its broker is in the route"
+                    reason = NO_MEMBER
                 else:
                     yield from self._read_from(link, each)
                     reason = f"{link.address} ends before offset {self._reached}"
@@ -185,6 +186,9 @@ class BrokerReader:
 
     def _give_up(self, each: QueueRange, reason: str) -> None:
         waited = f"within {self.client.servers.failover_seconds:g} s ('failoverTimeoutMs')"
+        if reason == NO_MEMBER and self.client.is_gone(each.queue.broker_name):
+            self._lose(each, f"offsets {self._reached} to {each.end - 1} were planned, but no name server knows its broker")
+            return
         if "ends before" in reason:
             self._lose(each, f"offsets {self._reached} to {each.end - 1} were planned, but {reason}; none came {waited}")
             return

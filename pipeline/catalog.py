@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -61,6 +61,10 @@ class Catalog(Protocol):
 
     def range_bytes(self, ranges: Sequence[QueueRange]) -> int:
         """Return about how many bytes the messages of ranges have."""
+        ...
+
+    def absent(self, brokers: Iterable[str]) -> set[str]:
+        """Return the brokers that should be there and are not: of those given, and of those that routes name."""
         ...
 
     def close(self) -> None:
@@ -121,6 +125,10 @@ class StoreCatalog:
     def range_bytes(self, ranges: Sequence[QueueRange]) -> int:
         return sum(Extent(each, self._files(each.queue).samples(each)).bytes for each in ranges)
 
+    def absent(self, brokers: Iterable[str]) -> set[str]:  # noqa: ARG002 - see below
+        """Return none: the stores that were opened are those that the user has named."""
+        return set()
+
     def close(self) -> None:
         """Do nothing: a store has no resources to release."""
 
@@ -130,52 +138,108 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
 
 
-def subscribed(catalog: Catalog, subscription: Subscription, where: str, *, must_exist: bool = True) -> list[MessageQueue]:
-    """Return the queues of a subscription.
-
-    Args:
-        catalog: where they are looked up.
-        subscription: names them.
-        where: the place that the catalog reads, for errors.
-        must_exist: every topic and queue that is named must exist; otherwise those that do not exist are left out.
-
-    Raises:
-        UnknownTopic, BadOption: a topic or a queue does not exist.
-    """
+def subscribed(catalog: Catalog, subscription: Subscription) -> list[MessageQueue]:
+    """Return those queues of a subscription that exist."""
     if subscription.pattern:
         pattern = re.compile(subscription.pattern)
         topics = [topic for topic in catalog.topics() if not is_system_topic(topic) and pattern.fullmatch(topic)]
         return sorted(queue for queues in catalog.queues(topics).values() for queue in queues)
     found = catalog.queues(subscription.topics or sorted({queue.topic for queue in subscription.queues}))
-    if must_exist:
-        for topic, queues in found.items():
-            if not queues:
-                raise UnknownTopic(topic, subscription.option, where, catalog.topics())
-    known = {queue for queues in found.values() for queue in queues}
-    if not subscription.queues:
-        return sorted(known)
-    for queue in subscription.queues if must_exist else ():
-        if queue not in known:
-            there = ", ".join(f"{each.broker_name}:{each.queue_id}" for each in sorted(known) if each.topic == queue.topic)
+    return sorted(queue for queues in found.values() for queue in queues if subscription.includes(queue))
+
+
+def check_known(
+    catalog: Catalog, options: ReadOptions, queues: Collection[MessageQueue], read_before: Collection[MessageQueue]
+) -> None:
+    """Check that every topic and queue that a subscription names exists, or existed once.
+
+    Args:
+        catalog: where others are looked up, for errors.
+        options: those of the read.
+        queues: those that exist.
+        read_before: those that were read before; if they do not exist now, they are a loss and no mistake of the user.
+
+    Raises:
+        UnknownTopic, BadOption: a topic or a queue never existed.
+    """
+    subscription = options.subscription
+    topics = {queue.topic for queue in (*queues, *read_before)}
+    for topic in (*subscription.topics, *(queue.topic for queue in subscription.queues)):
+        if topic not in topics and not any(catalog.queues([topic]).values()):
+            raise UnknownTopic(topic, subscription.option, str(options.place), catalog.topics())
+    for queue in subscription.queues:
+        if queue not in queues and queue not in read_before:
+            own = sorted(catalog.queues([queue.topic])[queue.topic])
+            there = ", ".join(f"{each.broker_name}:{each.queue_id}" for each in own)
             raise BadOption("assign", str(queue), f"there is no such queue; the topic {queue.topic!r} has {there}")
-    return [queue for queue in subscription.queues if queue in known]
 
 
-def resolve(
-    catalog: Catalog, position: Position, bounds: Mapping[MessageQueue, Bounds], *, strict_timestamps: bool, is_end: bool
-) -> Offsets:
-    """Return the offset of every queue for a position in the options.
+Losses = dict[MessageQueue | str, str]
+"""Queues and brokers whose messages are expected and not there, each with the reason."""
+
+
+@attrs.frozen
+class Found:
+    """The queues of a read."""
+
+    bounds: dict[MessageQueue, Bounds]
+    """Those that exist."""
+    losses: Losses
+
+
+def look_up(catalog: Catalog, options: ReadOptions, read_before: Mapping[MessageQueue, int] | None = None) -> Found:
+    """Find the queues of a read, and which of those that it expects are missing.
+
+    A read expects the queues of routes, those that its options name, the brokers that the options and routes name, and the
+    queues that were read before. Name servers forget a broker that is down, and its queues with it; so what they list is never
+    taken for all there is if anything says that there is more.
+
+    Args:
+        catalog: where they are looked up.
+        options: those of the read.
+        read_before: queues that were read before, and up to which offset.
+
+    Raises:
+        UnknownTopic, BadOption: a topic or a queue does not exist and did not exist before.
+    """
+    before = {queue: offset for queue, offset in (read_before or {}).items() if options.subscription.includes(queue)}
+    queues = subscribed(catalog, options.subscription)
+    positions = (options.starting, options.ending)
+    named = {
+        *options.subscription.queues,
+        *(queue for each in positions for queue in (*(each.offsets or ()), *(each.timestamps or ()))),
+    }
+    absent = catalog.absent({*options.brokers, *(queue.broker_name for queue in (*named, *before))})
+    losses: Losses = {f"broker {name}": "no name server knows it, so its messages cannot be read" for name in sorted(absent)}
+    if options.fail_on_data_loss:
+        report_losses(losses, options)  # before a queue of that broker is taken for a mistake
+    hidden = {queue for queue in named if queue.broker_name in absent}
+    if not absent or options.subscription.queues:
+        check_known(catalog, options, queues, {*before, *hidden})
+    bounds = catalog.bounds(queues)
+    for queue in queues:
+        if queue not in bounds:
+            losses[queue] = "the queue was deleted while the read was planned"
+    for queue, offset in sorted(before.items()):
+        if queue not in bounds:
+            losses[queue] = f"it was read up to offset {offset}, and the queue no longer exists"
+    losses |= dict.fromkeys(sorted(hidden - bounds.keys()), "no name server knows its broker")
+    return Found(bounds, losses)
+
+
+def resolve(catalog: Catalog, position: Position, found: Found, *, strict_timestamps: bool, is_end: bool) -> Offsets:
+    """Return the offset of every queue that exists, for a position in the options.
 
     Raises:
         BadOption: an offset is outside its queue, a queue is not read, or no message is new enough.
     """
     for given in (position.offsets, position.timestamps):
-        unknown = [queue for queue in given or () if queue not in bounds]
+        unknown = [queue for queue in given or () if queue not in found.bounds and queue not in found.losses]
         if unknown:
             raise BadOption(position.option, str(unknown[0]), "this queue is not among those that are read")
     return {
         queue: _resolved(catalog, position, queue, each, strict_timestamps=strict_timestamps, is_end=is_end)
-        for queue, each in bounds.items()
+        for queue, each in found.bounds.items()
     }
 
 
@@ -205,18 +269,34 @@ def _resolved(
     return offset
 
 
-def batch_ranges(catalog: Catalog, options: ReadOptions) -> list[QueueRange]:
-    """Return the ranges of a batch read; none of them is empty.
+def batch_ranges(
+    catalog: Catalog, options: ReadOptions, read_before: Mapping[MessageQueue, int] | None = None
+) -> list[QueueRange]:
+    """Return the ranges of a batch read; none of them is empty. Arguments and errors are those of `batch_offsets`."""
+    return ranges_between(*batch_offsets(catalog, options, read_before))
+
+
+def batch_offsets(
+    catalog: Catalog, options: ReadOptions, read_before: Mapping[MessageQueue, int] | None = None
+) -> tuple[Offsets, Offsets]:
+    """Return where a batch read begins and ends in each queue.
+
+    Args:
+        catalog: where queues are looked up.
+        options: those of the read.
+        read_before: queues that an earlier read found, and where they ended then.
 
     Raises:
-        UnknownTopic, BadOption: see `subscribed` and `resolve`.
-        DataLoss: a range begins before the oldest message that exists, or a queue was deleted meanwhile.
+        UnknownTopic, BadOption: see `look_up` and `resolve`.
+        DataLoss: a range begins before the oldest message that exists, or a queue or a broker is missing.
     """
-    queues = subscribed(catalog, options.subscription, str(options.place))
-    bounds = catalog.bounds(queues)
-    start = resolve(catalog, options.starting, bounds, strict_timestamps=options.strict_timestamps, is_end=False)
-    end = resolve(catalog, options.ending, bounds, strict_timestamps=options.strict_timestamps, is_end=True)
-    losses = {queue: "the queue was deleted while the read was planned" for queue in queues if queue not in bounds}
+    found = look_up(catalog, options, read_before)
+    bounds, losses = found.bounds, found.losses
+    start = resolve(catalog, options.starting, found, strict_timestamps=options.strict_timestamps, is_end=False)
+    end = resolve(catalog, options.ending, found, strict_timestamps=options.strict_timestamps, is_end=True)
+    for queue, offset in (read_before or {}).items():
+        if queue in bounds and bounds[queue].max < offset:
+            losses[queue] = f"it was read up to offset {offset}, and ends at offset {bounds[queue].max} now"
     for queue, offset in start.items():
         if offset > end[queue] and (options.starting.offsets or options.ending.offsets):
             raise BadOption(options.starting.option, offset, f"{queue}: the range would end at {end[queue]}, before it begins")
@@ -225,10 +305,10 @@ def batch_ranges(catalog: Catalog, options: ReadOptions) -> list[QueueRange]:
             losses[queue] = f"option {options.starting.option!r} asks for offset {offset}, the oldest message has {oldest}"
             start[queue] = oldest
     report_losses(losses, options)
-    return ranges_between(start, end)
+    return start, end
 
 
-def report_losses(losses: Mapping[MessageQueue, str], options: ReadOptions) -> None:
+def report_losses(losses: Mapping[MessageQueue | str, str], options: ReadOptions) -> None:
     """Report messages that no longer exist; with `failOnDataLoss` they are an error, without it warnings.
 
     Raises:

@@ -6,6 +6,7 @@ PipelineError
 ├── UnknownTopic       a topic that does not exist or may not be read
 ├── TopicGone          a topic has been deleted from a live broker
 ├── Unavailable        a name server or broker does not answer
+│   └── BrokerGone     no name server knows a broker
 ├── DataLoss           messages of a planned range no longer exist, or are missing
 ├── CorruptStore       bytes of a store that are no message
 │   └── CorruptFile    a table or a manifest that is not what was written
@@ -70,6 +71,13 @@ class TopicGone(PipelineError):
 
 class Unavailable(PipelineError):
     """A server does not answer; nothing more was read or written than was reported before."""
+
+
+class BrokerGone(Unavailable):
+    """No name server knows the broker of a queue: it is down, or has been removed from the cluster."""
+
+    def __init__(self, queue: object, servers: object) -> None:
+        super().__init__(f"{queue}: no name server of {servers} knows its broker")
 
 
 class DataLoss(PipelineError):

@@ -6,7 +6,7 @@ Spark compares offsets as texts, so the order of keys is fixed and equal maps ha
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from ..message.message import MessageQueue
@@ -78,6 +78,14 @@ def parse_assignment(option: str, text: str) -> list[MessageQueue]:
     if not found:
         raise BadOption(option, text, "no queue is named")
     return sorted(set(found))
+
+
+def assignment(queues: Iterable[MessageQueue]) -> str:
+    """Return the text that `parse_assignment` reads."""
+    nested: dict[str, dict[str, list[int]]] = {}
+    for queue in sorted(queues):
+        nested.setdefault(queue.topic, {}).setdefault(queue.broker_name, []).append(queue.queue_id)
+    return json.dumps(nested)
 
 
 def _loaded(option: str, text: str) -> Any:

@@ -111,6 +111,12 @@ class Subscription:
     def option(self) -> str:
         return "subscribe" if self.topics else "subscribePattern" if self.pattern else "assign"
 
+    def includes(self, queue: MessageQueue) -> bool:
+        """Return whether a queue is read if it exists."""
+        if self.pattern:
+            return re.fullmatch(self.pattern, queue.topic) is not None
+        return queue.topic in self.topics or queue in self.queues
+
 
 @attrs.frozen
 class Position:
@@ -180,6 +186,8 @@ class ReadOptions:
     fail_on_data_loss: bool
     strict_timestamps: bool
     push_filters: bool
+    brokers: tuple[str, ...] = ()
+    """Brokers that must be there when messages are read through name servers."""
 
 
 @attrs.frozen
@@ -459,6 +467,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         given.read("failOnDataLoss", _boolean, True),
         given.read("startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error") == "error",
         given.read("pushFilters", _boolean, False),
+        () if isinstance(place, Stores) else given.read("brokerName", _names, ()),
     )
 
 

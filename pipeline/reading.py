@@ -36,7 +36,7 @@ def open_catalog(options: ReadOptions) -> Catalog:
         return StoreCatalog(options.place)
     from .broker_client import BrokerCatalog, BrokerClient
 
-    return BrokerCatalog(BrokerClient(options.place), options.pulling)
+    return BrokerCatalog(BrokerClient(options.place), options.pulling, reports_gone=True)
 
 
 def fields_of(schema: StructType) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from ..message.message import MessageQueue
 from ..remoting.codes import RequestCode
 from .broker_client import BrokerCatalog, request
-from .catalog import Bounds, Catalog, resolve, subscribed
+from .catalog import Bounds, Catalog, check_known, look_up, report_losses, resolve, subscribed
 from .columns import Column
 from .errors import DataLoss, warn
 from .link import LinkLost
@@ -42,8 +42,8 @@ class Progress:
     """The end of every queue at the last poll."""
     _queues: list[MessageQueue] = attrs.field(factory=list[MessageQueue])
     _looked_up: float = -SUBSCRIPTION_SECONDS
-    _has_begun: bool = False
-    """Whether all topics and queues that are named existed once."""
+    _is_checked: bool = False
+    """Whether all topics and queues that are named exist or were read before."""
     _polled: float = 0.0
     """The time at which the ends were looked up last."""
     _pause: float = POLL_SECONDS
@@ -55,36 +55,42 @@ class Progress:
     _batch_at: float = attrs.field(factory=time.monotonic)
 
     def queues(self) -> list[MessageQueue]:
-        """Return the queues that are read. They are looked up again every `SUBSCRIPTION_SECONDS`.
-
-        Raises:
-            UnknownTopic: a topic did not exist at the start. `poll` reports those that are deleted later.
-        """
+        """Return the queues that are read. They are looked up again every `SUBSCRIPTION_SECONDS`."""
         now = time.monotonic()
         if now - self._looked_up >= SUBSCRIPTION_SECONDS:
-            options = self.options
-            self._queues = subscribed(self.catalog, options.subscription, str(options.place), must_exist=not self._has_begun)
-            self._looked_up, self._has_begun = now, True
+            self._queues, self._looked_up = subscribed(self.catalog, self.options.subscription), now
         return self._queues
 
     def start(self) -> Offsets:
-        """Return the offsets at which a new query begins."""
-        bounds = self.catalog.bounds(self.queues())
-        found = resolve(
-            self.catalog, self.options.starting, bounds, strict_timestamps=self.options.strict_timestamps, is_end=False
+        """Return the offsets at which a new query begins.
+
+        Raises:
+            UnknownTopic, BadOption: see `look_up`.
+            DataLoss: messages that the options ask for are not there, and `failOnDataLoss` is on.
+        """
+        found = look_up(self.catalog, self.options)
+        self._is_checked = True
+        report_losses(found.losses, self.options)
+        start = resolve(
+            self.catalog, self.options.starting, found, strict_timestamps=self.options.strict_timestamps, is_end=False
         )
-        for queue, offset in found.items():
-            if offset < bounds[queue].min:
-                self._lose(queue, f"option 'startingOffsets' asks for {offset}, the oldest message has {bounds[queue].min}")
-                found[queue] = bounds[queue].min
-        return found
+        for queue, offset in start.items():
+            oldest = found.bounds[queue].min
+            if offset < oldest:
+                self._lose(queue, f"option 'startingOffsets' asks for {offset}, the oldest message has {oldest}")
+                start[queue] = oldest
+        return start
 
     def poll(self, start: Mapping[MessageQueue, int]) -> Offsets:
         """Return the end of every queue, but at least `start`.
 
         Raises:
-            DataLoss: a queue has been shorter than what was read of it for longer than a failover takes.
+            DataLoss: a queue has been shorter than what was read of it for longer than a failover takes, or is gone.
+            UnknownTopic, BadOption: a query that goes on names a topic or queue that neither exists nor was read before.
         """
+        if start and not self._is_checked:
+            check_known(self.catalog, self.options, self.queues(), start)
+            self._is_checked = True
         time.sleep(max(0.0, self._polled + self._pause - time.monotonic()))
         began = time.monotonic()
         if isinstance(self.catalog, BrokerCatalog):

@@ -14,6 +14,7 @@ SPARK = "a session of Spark"
 NEED_SPARK = frozenset(
     f"tests/pipeline/{name}.py"
     for name in (
+        "jobs/test_compaction",
         "jobs/test_interrupts",
         "jobs/test_jobs",
         "jobs/test_picture",

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from ...message.checksum import crc32
 from ...message.message import MessageQueue
 from ...message.numbers import is_digits
-from ..catalog import Catalog, report_losses, resolve, subscribed
+from ..catalog import Catalog, Losses, look_up, report_losses, resolve
 from ..columns import Column, chosen
 from ..errors import BadOption, CorruptFile
 from ..offsets import Offsets, from_json, to_json
@@ -96,8 +96,9 @@ def archive(
         if pending is not None:
             _check_pending(pending[3], options)
             place.remove_unfinished()
+        reported: Losses = {}
         while True:
-            planned = pending or _plan(catalog, options, place)
+            planned = pending or _plan(catalog, options, place, reported)
             pending = None
             if planned is None:
                 if not watch:
@@ -136,15 +137,20 @@ def _check_pending(tasks: Sequence[Task], options: ReadOptions) -> None:
                 )
 
 
-def _plan(catalog: Catalog, options: ReadOptions, place: Destination) -> Round | None:
-    """Plan the next round from the end of the last one; None if there are no new messages."""
+def _plan(catalog: Catalog, options: ReadOptions, place: Destination, reported: Losses) -> Round | None:
+    """Plan the next round from the end of the last one; None if there are no new messages.
+
+    What is lost and not yet in `reported` is reported and added to it.
+    """
     number, done = place.last()
-    queues = subscribed(catalog, options.subscription, str(options.place))
-    bounds = catalog.bounds(queues)
-    first = resolve(catalog, options.starting, bounds, strict_timestamps=options.strict_timestamps, is_end=False)
+    stores = options.place.broker_names if isinstance(options.place, Stores) else None
+    found = look_up(
+        catalog, options, {queue: end for queue, end in done.items() if stores is None or queue.broker_name in stores}
+    )
+    bounds, losses = found.bounds, found.losses
+    first = resolve(catalog, options.starting, found, strict_timestamps=options.strict_timestamps, is_end=False)
     start = {queue: done.get(queue, first[queue]) for queue in bounds}
-    end = resolve(catalog, options.ending, bounds, strict_timestamps=options.strict_timestamps, is_end=True)
-    losses: dict[MessageQueue, str] = {}
+    end = resolve(catalog, options.ending, found, strict_timestamps=options.strict_timestamps, is_end=True)
     for queue, offset in start.items():
         oldest, latest = bounds[queue].min, bounds[queue].max
         if offset < oldest:
@@ -152,7 +158,8 @@ def _plan(catalog: Catalog, options: ReadOptions, place: Destination) -> Round |
             start[queue] = oldest
         elif offset > latest:
             losses[queue] = f"it is archived up to offset {offset}, and ends at offset {latest} now"
-    report_losses(losses, options)
+    report_losses({each: reason for each, reason in losses.items() if each not in reported}, options)
+    reported |= losses
     ranges = ranges_between(start, end)
     if not ranges:
         return None

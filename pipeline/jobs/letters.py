@@ -1,15 +1,12 @@
-"""`dlq` shows and sends back the messages that a group could not consume; `compact` keeps the newest message of each key."""
+"""`dlq` shows and sends back the messages that a group could not consume."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...message.message import DLQ_PREFIX, RETRY_PREFIX
 from ...message.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC
-from ..errors import BadOption
 from .places import FORMAT, TASKS, Source, read, sole_user
 
 if TYPE_CHECKING:
@@ -90,50 +87,3 @@ def _origin() -> Column:
 
     named = functions.coalesce(_property(DLQ_ORIGIN_TOPIC), _property(RETRY_TOPIC))
     return functions.when(~named.startswith(RETRY_PREFIX), named)
-
-
-def compact(spark: SparkSession, source: Source, *, by: str = "keys") -> DataFrame:
-    """Return the newest message of every key as a table. A key whose newest message is empty was deleted and is left out.
-
-    There are two passes. The first finds the newest messages without reading bodies. The second reads bodies and keeps only
-    those of the newest messages before anything is shuffled.
-
-    Args:
-        spark: a session.
-        source: options of a batch read. If messages arrive meanwhile, set `endingOffsets`, so that both passes read the same.
-        by: the column with the key.
-    """
-    from pyspark.sql import functions  # noqa: PLC0415
-
-    place = ("topic", "brokerName", "queueId", "queueOffset")
-    narrow = read(spark, source, by, "storeTimestamp", "bodySize", *place).where(functions.col(by).isNotNull())
-    order = functions.struct("storeTimestamp", "queueOffset", "brokerName", "queueId")
-    newest = functions.max_by(functions.struct("bodySize", *place), order)
-    winners = narrow.groupBy(by).agg(newest.alias("newest")).where("newest.bodySize > 0").select("newest.*").drop("bodySize")
-    return read(spark, source).join(functions.broadcast(winners), list(place), "left_semi")
-
-
-_COMPACTED = re.compile(r"\.?(_SUCCESS|_temporary|part-.*)(\.crc)?")
-"""The names of files that Spark writes into the directory of a compaction."""
-
-
-def check_replaceable(to: str) -> None:
-    """Check that a directory of this machine has only files of an earlier compaction, because Spark deletes all that is in it.
-
-    Raises:
-        BadOption: names what would be deleted.
-    """
-    path = to.removeprefix("file://")
-    if "://" in path or not os.path.lexists(path):
-        return
-    others = (
-        sorted(name for name in os.listdir(path) if not _COMPACTED.fullmatch(name))
-        if os.path.isdir(path)
-        else [os.path.basename(path)]
-    )
-    if others:
-        raise BadOption(
-            "to",
-            to,
-            f"{others[0]!r} and all else there would be deleted, but no compaction has written it; name a new directory",
-        )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ledgermq.message.message import MessageQueue
 from ledgermq.pipeline.errors import BadOption
-from ledgermq.pipeline.offsets import from_json, parse, parse_assignment, to_json
+from ledgermq.pipeline.offsets import assignment, from_json, parse, parse_assignment, to_json
 
 queues = st.builds(MessageQueue, st.text("ab%_", min_size=1, max_size=3), st.sampled_from(["a", "b"]), st.integers(0, 20))
 
@@ -64,4 +64,7 @@ def test_assignments_that_name_no_queue_are_refused(text: str) -> None:
 
 def test_an_assignment_names_queues() -> None:
     """Sorted, each once."""
-    assert parse_assignment("assign", '{"T":{"a":[1,0,1]}}') == [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
+    queues = [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
+
+    assert parse_assignment("assign", '{"T":{"a":[1,0,1]}}') == queues
+    assert parse_assignment("assign", assignment(queues)) == queues

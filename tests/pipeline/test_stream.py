@@ -14,11 +14,11 @@ import pytest
 
 from ledgermq.pipeline import stream
 from ledgermq.pipeline.columns import available
-from ledgermq.pipeline.errors import DataLoss
+from ledgermq.pipeline.errors import DataLoss, UnknownTopic
 from ledgermq.pipeline.options import read_options
 from ledgermq.pipeline.reading import open_catalog
 from ledgermq.pipeline.stream import LedgermqStreamReader, Progress
-from ledgermq.testing.embedded import Embedded
+from ledgermq.testing.embedded import Embedded, start_embedded
 
 from .brokers import create_topic, delete_topic, send
 from .stores import StoreFiles, interleaved
@@ -219,6 +219,44 @@ def test_a_topic_that_is_deleted_under_a_stream_is_an_error_or_dropped(files: St
     seen = run(storePath=str(files.root), failOnDataLoss="false")
 
     assert sorted(rows(seen)) == expected([31, 31, 31], [30, 30, 30])
+
+
+def test_a_query_begins_again_without_a_topic_that_was_deleted(files: StoreFiles, run: Engine) -> None:
+    """Though its options still name the topic; one that never was is a mistake also then."""
+    files.append(interleaved(9, topic="U"))
+    options: dict[str, Any] = {"storePath": str(files.root), "subscribe": "T,U"}
+    run(**options)
+    shutil.rmtree(files.root / "consumequeue" / "U")
+    files.append(interleaved(3))
+
+    with pytest.raises(DataLoss, match=r"^U@store:0: the queue no longer exists; it was read up to offset 3"):
+        run(**options)
+    with pytest.raises(UnknownTopic, match="'TT' does not exist"):
+        run(storePath=str(files.root), subscribe="T,TT", failOnDataLoss="false")
+    seen = run(**options, failOnDataLoss="false")
+
+    assert sorted(rows(seen)) == expected([31, 31, 31], [30, 30, 30])
+
+
+def test_a_query_goes_on_without_a_broker_that_is_gone_for_good(run: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """Name servers do not know it, so it is not waited for in every batch; when it is there again, nothing was skipped."""
+    with start_embedded(nodes=2) as cluster:
+        create_topic(cluster.namesrv, "T", 2)
+        send(cluster.namesrv, "T", 40)
+        options: dict[str, Any] = {"nameServer": cluster.namesrv, "failoverTimeoutMs": "100"}
+        first = rows(run(**options))
+        cluster.stop(cluster.addresses[1])
+        send(cluster.namesrv, "T", 10)
+
+        with pytest.raises(DataLoss, match=r"^T@broker-b:0: the queue no longer exists; it was read up to offset \d+"):
+            run(**options)
+        without = rows(run(**options, failOnDataLoss="false"))
+        cluster.start(cluster.addresses[1])
+        send(cluster.namesrv, "T", 10)
+        again = rows(run(**options))
+
+    assert [len(first), len(without), len(again)] == [40, 10, 10]
+    assert capsys.readouterr().err.count("T@broker-b:1: the queue no longer exists") == 1
 
 
 def test_a_broker_is_read_as_its_files_are(broker: Embedded, run: Engine) -> None:

@@ -164,6 +164,25 @@ def test_an_archive_notices_a_store_that_is_older_than_it(
     assert "and ends at offset 10 now; going on without them" in capsys.readouterr().err
 
 
+def test_an_archive_notices_a_queue_that_is_gone(files: StoreFiles, to: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though other queues of the topic are there, or other topics: its manifest says what there was."""
+    files.append(interleaved(30, topic="U"))
+    run(files, to, subscribe="T,U")
+    shutil.rmtree(files.root / "consumequeue" / "U")
+    files.append(interleaved(6))
+
+    session: Any = Session()
+    for subscription in ({"subscribe": "T,U"}, {"subscribePattern": "T|U"}):
+        with pytest.raises(DataLoss, match=r"^U@store:0: it was read up to offset 10, and the queue no longer exists"):
+            archive(session, {"storePath": str(files.root), **subscription}, str(to))
+    run(files, to)  # does not read U, and expects nothing of it
+    files.append(interleaved(3))
+    last = run(files, to, subscribe="T,U", failOnDataLoss="false")
+
+    assert last.rows == 3
+    assert capsys.readouterr().err.count("U@store:1: it was read up to offset 10") == 1
+
+
 def test_a_manifest_that_was_changed_is_not_believed(files: StoreFiles, to: Path) -> None:
     """It says what is complete; a wrong one would lose messages."""
     run(files, to)

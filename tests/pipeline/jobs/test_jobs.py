@@ -16,7 +16,7 @@ from ledgermq.pipeline.errors import BadOption
 from ledgermq.pipeline.jobs.archive import archive
 from ledgermq.pipeline.jobs.audit import audit
 from ledgermq.pipeline.jobs.copies import replay, stream
-from ledgermq.pipeline.jobs.letters import compact, dead_letters, redrive, summary
+from ledgermq.pipeline.jobs.letters import dead_letters, redrive, summary
 from ledgermq.pipeline.jobs.places import sole_user
 from ledgermq.pipeline.jobs.stats import stats
 from ledgermq.testing.embedded import Embedded
@@ -109,20 +109,6 @@ def test_stats_describe_windows_queues_and_keys(spark: SparkSession, files: Stor
     assert [row.messages for row in queues] == [40, 40, 40]
     assert sum(row.share for row in queues) == pytest.approx(1)
     assert found.keys.count() == 20
-
-
-def test_the_newest_message_of_every_key_is_kept(spark: SparkSession, tmp_path: Path) -> None:
-    """An empty one deletes its key."""
-    files = StoreFiles(tmp_path)
-    said = [("a", b"1"), ("b", b"2"), ("a", b"3"), ("c", b"4"), ("b", b""), ("", b"5")]
-    files.append(
-        Stored("T", 0, body, {"KEYS": key} if key else {}, store_timestamp=1_700_000_000_000 + at)
-        for at, (key, body) in enumerate(said)
-    )
-
-    found = compact(spark, {"storePath": str(tmp_path), "subscribe": "T"}).collect()
-
-    assert {(row["keys"], bytes(row.body)) for row in found} == {("a", b"3"), ("c", b"4")}
 
 
 def test_dead_letters_are_explained_and_sent_back_once(spark: SparkSession, broker: Embedded, tmp_path: Path) -> None:
