@@ -8,7 +8,7 @@ process, but is not valid after a restart of the machine.
 from __future__ import annotations
 
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -18,9 +18,10 @@ import trio
 
 from ..message.layout import span_of
 from ..world.events import get_logger
+from ..world.slices import in_slices
 from ..world.ticks import next_tick
 from .checkpoint import Checkpoint
-from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
+from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue, Unit
 from .damage import queue_begins, queue_ends
 from .deletions import deletions_file
 from .index import IndexFiles
@@ -117,7 +118,10 @@ class CheckpointKeeper:
             return
         if store.events.unsaved_end:  # a start that begins behind a deletion would not know of it
             return
-        note = self._mark(position).encode()
+        changes = self._cuts, self._removals
+        note = (await self._mark(position)).encode()
+        if changes != (self._cuts, self._removals) or self._cutting or store.is_replica or store.events.unsaved_end:
+            return  # the mark may mix what was before and after the change
         await self._flush_index()
         await store.world.workers.run(self.checkpoint.write_note, note)
         self._noted = position
@@ -171,7 +175,8 @@ class CheckpointKeeper:
         position = min(commit_log.flushed_offset, dispatched)
         if position == self._marked and self._is_current() and not dispatcher.dirty and not store.events.unsaved_end:
             return
-        mark, cuts, removals = self._mark(position), self._cuts, self._removals
+        cuts, removals = self._cuts, self._removals
+        mark = await self._mark(position)
         await self._flush_index()
         deletions_saved = await self._save_deletions()
         await self._sync_queues(in_haste=in_haste)
@@ -328,38 +333,41 @@ class CheckpointKeeper:
                 await self.store.world.workers.run(self.checkpoint.save)
         self._removals += 1  # a mark may have been counted since, and the caller removes files in this turn
 
-    def _mark(self, position: int) -> RecoveryMark:
-        """A mark at `position` that names a record before it that is in a queue: the last one, if it is easily found."""
-        store = self.store
-        boot_id = store.world.disk.boot_id()
-        queues = store.queues.table.values()
-        last = max(
-            (queue for queue in queues if queue.physical_end <= position),
-            key=lambda queue: queue.physical_end,
-            default=None,
-        )
-        unit = last.last_unit if last is not None else None
-        if unit is None or unit[1] == PRE_BLANK_SIZE:  # each queue goes beyond `position`, or has no units
-            unit = next((unit for queue in queues if (unit := queue.last_unit_before(position)) is not None), None)
-        if unit is None:
-            return self._counted(RecoveryMark(position, position, -1, 0, 0, -1, boot_id))
-        offset, size, _ = unit
-        view = self.store.log.record(offset, size)
-        span = span_of(view, 0, len(view)) if view is not None else None
-        timestamp = span.store_timestamp if span else 0
-        return self._counted(RecoveryMark(position, position, offset, size, timestamp, -1, boot_id))
+    async def _mark(self, position: int) -> RecoveryMark:
+        """Make a mark at `position`, which counts the queues in several turns of the event loop.
 
-    def _counted(self, mark: RecoveryMark) -> RecoveryMark:
-        """Add the counts of derived files, by which the next start notices what was damaged at rest."""
-        store, queues, index = self.store, self.store.queues.table.values(), self.store.index
-        return attrs.evolve(
-            mark,
+        It names a record before `position` that is in a queue: the last one, if it is easily found. The counts of derived files
+        let the next start notice what was damaged at rest. Records that are derived meanwhile are behind `position` and change
+        no count; the caller checks whether the log was cut or files were removed.
+        """
+        store, index, table = self.store, self.store.index, self.store.queues.table
+        mark = RecoveryMark(
+            *(position, position, -1, 0, 0, -1, store.world.disk.boot_id()),
             log_min_offset=store.log.min_offset,
-            queue_begins=queue_begins(queues),
-            queue_ends=queue_ends(queues, mark.dispatched_offset),
             deletions_crc=store.events.crc,
             index_files=len(index.files) if index is not None else -1,
         )
+        begins = ends = last_end = 0
+        last: Unit | None = None
+        async for piece in in_slices(list(table.items())):
+            queues = [queue for key, queue in piece if table.get(key) is queue]  # others were removed meanwhile
+            begins += queue_begins(queues)
+            ends += queue_ends(queues, position)
+            newest = max(
+                (queue for queue in queues if last_end < queue.physical_end <= position), key=_physical_end, default=None
+            )
+            if newest is not None:
+                last, last_end = newest.last_unit, newest.physical_end
+        if last is None or last[1] == PRE_BLANK_SIZE:  # each queue goes beyond `position`, or has no units
+            last = await _any_unit_before(table, position)
+        mark = attrs.evolve(mark, queue_begins=begins, queue_ends=ends)
+        if last is None:
+            return mark
+        offset, size, _ = last
+        view = store.log.record(offset, size)
+        span = span_of(view, 0, len(view)) if view is not None else None
+        timestamp = span.store_timestamp if span else 0
+        return attrs.evolve(mark, record_offset=offset, record_size=size, record_store_timestamp=timestamp)
 
     async def close(self) -> None:
         """Finish deriving, sync everything, and remove the abort file; it stays if something could not be derived or synced."""
@@ -386,6 +394,19 @@ class CheckpointKeeper:
             self.checkpoint.close()
             store.close_files()
         log.info("store_closed", path=root, end=commit_log.max_offset)
+
+
+def _physical_end(queue: ConsumeQueue) -> int:
+    return queue.physical_end
+
+
+async def _any_unit_before(table: Mapping[tuple[str, int], ConsumeQueue], position: int) -> Unit | None:
+    """The last unit before `position` of the first queue that has one."""
+    async for keys in in_slices(list(table)):
+        for queue in filter(None, map(table.get, keys)):
+            if (unit := queue.last_unit_before(position)) is not None:
+                return unit
+    return None
 
 
 def _after_removal(mark: RecoveryMark, log_min_offset: int) -> RecoveryMark:

@@ -16,10 +16,10 @@ from typing import Any
 from zlib import crc32
 
 import attrs
+import orjson
 
 from ..message.control import QUEUES_END, TOPIC_DELETED, Control, decode_control, deleted_topic_of, ended_queues_of
 from ..message.errors import CorruptRecord
-from ..message.json import dumps
 from ..world.events import get_logger
 from .commitlog import CommitLog
 from .consumequeue import ConsumeQueues
@@ -47,6 +47,10 @@ class LogEvents:
     recovering: bool = True
     deletions: dict[tuple[str, int], list[Deletion]] = attrs.field(factory=dict[tuple[str, int], list[Deletion]])
     """By topic and queue id, the deletions whose messages are still in the log, in log order; the last one counts."""
+    _changes: int = 0
+    """Counts changes of `deletions`."""
+    _crc: tuple[tuple[int, int], int] | None = None
+    """The last checksum of the deletions, and when it was computed: the log's min offset and `_changes`."""
     unsaved_end: int = 0
     """The end of the last control record about queues that is applied and not in the file yet; 0 if the file has all."""
 
@@ -119,6 +123,7 @@ class LogEvents:
             self.queues.of(topic, queue_id).note_end(end)
 
     def _add(self, topic: str, queue_id: int, deletion: Deletion) -> None:
+        self._changes += 1
         known = self.deletions.setdefault((topic, queue_id), [])
         while known and known[-1].physical_end > deletion.physical_offset:  # the log is derived again from there
             known.pop()
@@ -158,16 +163,22 @@ class LogEvents:
     @property
     def crc(self) -> int:
         """A checksum of the deletions to be written to the file. Lost queue ends are noticed by the number of units."""
-        return crc32(dumps({"deletedQueues": self._deleted()}))
+        state = (self.log.min_offset, self._changes)
+        if self._crc is None or self._crc[0] != state:
+            content = orjson.dumps({"deletedQueues": self._deleted()}, option=orjson.OPT_SORT_KEYS)
+            self._crc = state, crc32(content)
+        return self._crc[1]
 
     def clear(self) -> None:
         """Forget all deletions, because the log begins anew."""
         self.deletions.clear()
+        self._changes += 1
         self.unsaved_end = 1  # the file is about another log and must be written again
 
     def cut(self, physical_offset: int) -> None:
         """Forget the deletions at or behind `physical_offset`, because the log was cut there."""
         self.unsaved_end = min(self.unsaved_end, physical_offset)
+        self._changes += 1
         for key, deletions in list(self.deletions.items()):
             left = [deletion for deletion in deletions if deletion.physical_end <= physical_offset]
             if len(left) < len(deletions):

@@ -15,8 +15,8 @@ from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
+from ..turns import counted
 from .desk import Peer, open_desk, until
-from .turns import counted
 
 Code = ResponseCode
 

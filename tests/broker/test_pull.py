@@ -20,8 +20,8 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import Wire
 from ledgermq.world.real import real_world
 
+from ..turns import counted
 from .desk import Desk, Peer, classic_node, open_desk, until
-from .turns import counted
 
 Code = ResponseCode
 HOLD: dict[str, Any] = {"sysFlag": 4 | 2}

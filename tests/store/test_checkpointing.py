@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -18,7 +19,9 @@ from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.real import World
+from ledgermq.world.slices import in_slices
 
+from ..turns import counted
 from .stores import derive_all, incoming, small_config, small_store, small_world
 
 
@@ -88,3 +91,78 @@ async def test_an_index_file_whose_sync_failed_is_whole_after_a_clean_stop_and_a
 
     async with small_store(tmp_path, disk=disk.power_cut(seed)) as store:
         assert len(store.query("TopicTest", "k", 10, 0, 1 << 60).slices) == 5
+
+
+async def test_a_mark_counts_many_queues_in_several_turns_while_messages_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts the units before its position, although queues that were and were not counted yet get more meanwhile."""
+    async with small_store(tmp_path, flush_interval_consume_queue=3_600_000) as store:
+        keeper = store.checkpoints
+        assert isinstance(keeper, CheckpointKeeper)
+        for queue_id in range(60):
+            store.put([incoming(queue_id=queue_id), incoming(queue_id=queue_id)])
+        derive_all(store)
+        position, counts, turn = store.dispatcher.dispatched_offset, 0, 0
+        monkeypatch.setattr("ledgermq.store.checkpointing.in_slices", partial(in_slices, size=7))
+        end_before = ConsumeQueue.end_before
+
+        def counting(queue: ConsumeQueue, physical_offset: int) -> int:
+            nonlocal counts
+            counts += 1
+            return end_before(queue, physical_offset)
+
+        async def receive() -> None:
+            nonlocal turn
+            while True:
+                await trio.lowlevel.checkpoint()
+                turn += 1
+                store.put([incoming(queue_id=turn * 11 % 60), incoming(queue_id=60 + turn)])
+                derive_all(store)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            with monkeypatch.context() as patch, counted(lambda: counts) as turns:
+                patch.setattr(ConsumeQueue, "end_before", counting)
+                mark = await keeper._mark(position)  # pyright: ignore[reportPrivateUsage]
+            nursery.cancel_scope.cancel()
+
+        assert (mark.queue_ends, mark.queue_begins) == (120, 0)
+        assert turns.most == 7
+        assert mark.record_offset + mark.record_size <= position
+
+
+@pytest.mark.parametrize("change", ["cut", "removal"])
+async def test_no_note_is_written_of_queues_that_were_cut_while_they_were_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """It would count what was there before and after; the next note does not."""
+    async with small_store(tmp_path, flush_interval_consume_queue=3_600_000) as store:
+        keeper = store.checkpoints
+        assert isinstance(keeper, CheckpointKeeper)
+        for queue_id in range(60):
+            store.put([incoming(queue_id=queue_id)])
+        derive_all(store)
+        await store.log.flush()
+        monkeypatch.setattr("ledgermq.store.checkpointing.in_slices", partial(in_slices, size=7))
+        notes: list[bytes] = []
+
+        def write_note(_: object, note: bytes) -> None:
+            notes.append(note)
+
+        monkeypatch.setattr(type(keeper.checkpoint), "write_note", write_note)
+
+        async def change_meanwhile() -> None:
+            if change == "cut":
+                await store.begin_cut()
+                await store.cut(store.dispatcher.dispatched_offset - 1)
+            else:
+                await keeper.allow_removal(0)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change_meanwhile)
+            await keeper.note()
+
+        assert not any(note.strip(b"\0") for note in notes)
+        await keeper.note()
+        assert notes[-1].strip(b"\0")

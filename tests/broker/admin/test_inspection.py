@@ -16,7 +16,7 @@ from ledgermq.message.layout import decode_record
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.world.slices import SLICE_ITEMS
 
-from ..turns import counted
+from ...turns import counted
 from .desk import Desk, connection_from, open_desk
 
 

@@ -13,7 +13,7 @@ from ledgermq.message.layout import decode_records
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.store.index import IndexSearch
 
-from ..turns import counted
+from ...turns import counted
 from .desk import Desk, connection_from, open_desk
 
 LONG_MAX = 2**63 - 1

@@ -26,7 +26,7 @@ from ledgermq.remoting.dispatcher import BODY_BYTES_MAX
 from ledgermq.remoting.server import ServerConnection
 from ledgermq.testing.logs import capture_logs
 
-from ..turns import counted
+from ...turns import counted
 from .desk import Desk, RecordedConnection, next_sent, open_desk, sent
 
 
