@@ -50,6 +50,8 @@ from .groups import GroupTable
 from .live_config import LiveConfig
 from .lock_requests import LockRequests
 from .locks import QueueLocks
+from .metrics import LoopTurns, Metrics
+from .monitoring import Monitoring, open_monitoring
 from .numbered_sends import NumberedSends
 from .offset_requests import OffsetRequests
 from .offsets import ConsumerOffsets
@@ -357,6 +359,31 @@ class Broker:
         nursery.start_soon(keep_running, "notices to consumers", self.clients.run)
         await nursery.start(self.registration.run)
 
+    def monitoring(self, turns: LoopTurns) -> Monitoring:
+        """What operators' tools may ask over HTTP."""
+        metrics = Metrics(
+            cluster=self.config.broker_cluster_name,
+            broker=self.config.broker_name,
+            store=self.store,
+            role=self.role,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            consumers=self.consumers,
+            producers=self.producers,
+            stats=self.stats,
+            turns=turns,
+        )
+        return Monitoring(
+            metrics,
+            config=self.live_config,
+            store=self.store,
+            role=self.role,
+            registration=self.registration,
+            is_following=lambda: self.node.is_following,
+            lag_bytes=lambda: self.node.lag_bytes,
+        )
+
     async def _stop_taking(self, _old: RoleState, _new: RoleState) -> None:
         self.store.writability.role_refusal = self.role.refusal
         self.store.is_replica = self.role.is_replica
@@ -447,7 +474,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
             log_directory=node.settings.files.data if isinstance(node, DLedgerNode) else "",
         ) as store:
             broker = _assemble(config, world, store, node, host, port, network, tls)
-            async with trio.open_nursery() as nursery:
+            async with open_monitoring(config, world, broker.monitoring), trio.open_nursery() as nursery:
                 await broker.start(nursery, listeners)
                 events.info("broker_started", address=broker.address, store=config.store_path_root_dir)
                 try:

@@ -228,6 +228,13 @@ RocketMQ 5.x this is the default."""
     """Our own key: whether a node acknowledges an entry when it is on the medium (`sync`), or when it is written (`async`)."""
     store_path_dledger_commit_log: str | None = _key(None, name="storePathDLedgerCommitLog")
 
+    # monitoring
+    metrics_exporter_type: str = _key("DISABLE", _one_of("DISABLE", "PROM"))
+    """`PROM` serves metrics for Prometheus and the state for probes over HTTP."""
+    metrics_prom_exporter_host: str = _key("127.0.0.1", _host)
+    """The address to serve them on, empty for all. Nobody who reaches it has to prove anything."""
+    metrics_prom_exporter_port: int = _key(5557, _PORT)
+
     tls: TlsSettings = attrs.field(factory=TlsSettings)
     """The settings under keys that begin with `tls.`."""
     others: Mapping[str, str] = attrs.field(factory=_no_others)

@@ -9,7 +9,7 @@ Invariant: the marks of a counter have rising slots and totals that never decrea
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
@@ -317,6 +317,21 @@ class Stats:
 
     def dead_letters_of(self, key: str) -> list[Counter]:
         return _pair(self._dead_letters, key)
+
+    @property
+    def puts(self) -> Mapping[str, Counter]:
+        """What was stored since the start, by topic."""
+        return self._puts
+
+    @property
+    def gets(self) -> Mapping[str, Mapping[str, Mapping[int, Counter]]]:
+        """What was handed out since the start, by topic, group and queue id."""
+        return self._gets
+
+    @property
+    def dead_letters(self) -> Mapping[tuple[str, str], Counter]:
+        """The messages that became dead letters since the start, by topic and group."""
+        return self._dead_letters
 
     def broker_puts(self, key: str) -> list[Counter]:
         return [self._broker_put] if key == self.cluster else []

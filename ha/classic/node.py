@@ -90,6 +90,11 @@ class ClassicNode:
         return self.service.port if self.service is not None else self.settings.listen_port
 
     @property
+    def lag_bytes(self) -> int:
+        """How many bytes a slave's log is behind the last known end of its master's; 0 on a master."""
+        return self.client.lag_bytes if self.client is not None else 0
+
+    @property
     def is_following(self) -> bool:
         return self.client is not None and self.client.joined_at is not None
 

@@ -55,6 +55,11 @@ class DLedgerNode:
         return self.replica.port or self.settings.port
 
     @property
+    def lag_bytes(self) -> int:
+        """0: a follower acknowledges what it is sent, and how much more the leader has is only known there."""
+        return 0
+
+    @property
     def is_following(self) -> bool:
         leading = self.replica.leading
         return leading.leader is not None and leading.leader != self.settings.self_id
