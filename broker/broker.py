@@ -17,7 +17,9 @@ from trio.abc import Listener
 
 from ..ha.classic.node import ClassicNode
 from ..ha.dledger.node import DLedgerNode
+from ..remoting.codes import ResponseCode
 from ..remoting.dispatcher import Dispatcher, Service
+from ..remoting.errors import RequestRefused
 from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
@@ -241,7 +243,15 @@ class Broker:
         if self.replicated is not None:
             self.dispatcher.answer_after(CHANGES_OF_TABLES, self.replicated.check_leads, self.replicated.settled)
             self.dispatcher.check_first(OTHER_DECISIONS, self.replicated.check_decides)
+        else:
+            self.dispatcher.check_first(CHANGES_OF_TABLES, self._check_tables_writable)
         self.dispatcher.hold_answers(CHANGES_OF_TOPICS, self.registration.is_known, self.registration.known)
+
+    def _check_tables_writable(self) -> None:
+        """Refuse a change of a table on a disk that is full or fails; commits are taken, so that groups go on."""
+        if (refusal := self.store.writability.disk_refusal) is not None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {refusal}")
+        self.persistence.check_writable()
 
     def _other_services(self) -> Iterator[Service]:
         """The services that the broker only registers and never calls."""

@@ -147,7 +147,7 @@ class DerivedTables:
         table = self.group_table
         if table.groups == self.groups and table.forbidden == self.forbidden:
             return table.to_json()
-        entries = {name: config.to_json() for name, config in self.groups.items()}
+        entries = {name: config.to_stored() for name, config in self.groups.items()}
         return {
             "dataVersion": table.version.to_json(),
             "forbiddenTable": orjson.Fragment(orjson.dumps(self.forbidden)),

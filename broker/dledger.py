@@ -169,8 +169,8 @@ class CopiedTables(SlavesTables):
         await super().take_topics(stored)
         self._copied()
 
-    def take_groups(self, stored: Mapping[str, Any]) -> None:
-        super().take_groups(stored)
+    async def take_groups(self, stored: Mapping[str, Any]) -> None:
+        await super().take_groups(stored)
         self._copied()
 
     def consumer_offsets(self) -> Offsets:

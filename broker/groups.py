@@ -14,8 +14,9 @@ import orjson
 
 from ..message.data_version import DataVersion
 from ..message.numbers import int_of, long_of
+from ..world.slices import in_slices
 from .config import BrokerConfig
-from .entries import EncodedEntries
+from .entries import EncodedEntries, encoded_entry
 from .json_values import object_of, table_of
 from .names import name_fault
 
@@ -36,7 +37,7 @@ _SYSTEM_GROUPS = (
 )
 
 # The settings of newer versions that are not among our fields, with their defaults.
-_LATER_DEFAULTS: dict[str, Any] = {
+_LATER_DEFAULTS: Mapping[str, Any] = {
     "consumeMessageOrderly": False,
     "groupRetryPolicy": {"type": "CUSTOMIZED"},
     "groupSysFlag": 0,
@@ -50,8 +51,8 @@ def group_name_fault(group: str) -> str | None:
     return name_fault("group", group, GROUP_CHARACTERS_MAX)
 
 
-def _later_defaults() -> dict[str, Any]:
-    return dict(_LATER_DEFAULTS)
+def _later_defaults() -> Mapping[str, Any]:
+    return _LATER_DEFAULTS  # one object for all groups, of which there may be many
 
 
 @attrs.frozen
@@ -84,6 +85,13 @@ class GroupConfig:
             "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
         }
 
+    def to_stored(self) -> dict[str, Any]:
+        """The name and what differs from RocketMQ's defaults, which every reader takes for settings that are absent."""
+        settings = self.to_json()
+        return {"groupName": self.group_name} | {
+            key: value for key, value in settings.items() if key not in _DEFAULTS or value != _DEFAULTS[key]
+        }
+
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read a group from a file or a peer; absent settings get RocketMQ's defaults.
@@ -103,8 +111,11 @@ class GroupConfig:
             long_of(take("brokerId", 0)),
             long_of(take("whichBrokerWhenConsumeSlowly", 1)),
             bool(take("notifyConsumerIdsChangedEnable", True)),
-            {**_LATER_DEFAULTS, **given},
+            {**_LATER_DEFAULTS, **given} if given else _LATER_DEFAULTS,
         )
+
+
+_DEFAULTS = GroupConfig("").to_json()
 
 
 def _always() -> bool:
@@ -137,18 +148,44 @@ class GroupTable:
         for name in _SYSTEM_GROUPS:
             if name not in table.groups:
                 table.groups[name] = GroupConfig(name)
-                table._entries.put({name: table.groups[name].to_json()}, bounded=False)
+                table._entries.put({name: table.groups[name].to_stored()}, bounded=False)
         return table
 
     def load(self, stored: Mapping[str, Any]) -> None:
         """Replace the whole table with one that a file or a master gives."""
-        given = table_of(stored.get("subscriptionGroupTable"), "subscriptionGroupTable")
-        configs = [GroupConfig.from_json(table_of(value, name)) for name, value in given.items()]
-        before, self.groups = self.groups, {config.group_name: config for config in configs}
-        for name in before.keys() - self.groups.keys():
+        groups, changed = dict[str, GroupConfig](), dict[str, bytes]()
+        for name, value in table_of(stored.get("subscriptionGroupTable"), "subscriptionGroupTable").items():
+            self._take(name, value, groups, changed)
+        self._replace(groups, changed, stored)
+
+    async def load_in_slices(self, stored: Mapping[str, Any]) -> None:
+        """Do the same as `load` in several turns of the event loop; the table changes in the last one."""
+        groups, changed = dict[str, GroupConfig](), dict[str, bytes]()
+        async for piece in in_slices(table_of(stored.get("subscriptionGroupTable"), "subscriptionGroupTable").items()):
+            for name, value in piece:
+                self._take(name, value, groups, changed)
+        self._replace(groups, changed, stored)
+
+    def _take(self, name: str, value: Any, groups: dict[str, GroupConfig], changed: dict[str, bytes]) -> None:
+        """Read one group of another table; what does not differ from this table is neither kept twice nor encoded again."""
+        config = GroupConfig.from_json(table_of(value, name))
+        known = self.groups.get(config.group_name)
+        if known is None or known != config:
+            changed[config.group_name] = encoded_entry(config.group_name, config.to_stored())
+            known = config
+        groups[config.group_name] = known
+
+    def _replace(self, groups: dict[str, GroupConfig], changed: Mapping[str, bytes], stored: Mapping[str, Any]) -> None:
+        before, self.groups = self.groups, groups
+        for name in before.keys() - groups.keys():
             self._entries.forget(name)
-        changed = {name: config.to_json() for name, config in self.groups.items() if before.get(name) != config}
-        self._entries.put(changed, bounded=False)
+        # A group may have changed here since it was read.
+        again = {
+            name: encoded_entry(name, config.to_stored())
+            for name, config in groups.items()
+            if name not in changed and before.get(name) is not config
+        }
+        self._entries.put_encoded({**changed, **again})
         for name in self.forbidden:
             self._forbidden_entries.forget(name)
         self.forbidden = {
@@ -184,7 +221,7 @@ class GroupTable:
 
     def put(self, *configs: GroupConfig, bounded: bool = True) -> None:
         """Create or replace groups; raises TableFull if they are `bounded` and do not fit, and none is entered then."""
-        self._entries.put({config.group_name: config.to_json() for config in configs}, bounded=bounded)
+        self._entries.put({config.group_name: config.to_stored() for config in configs}, bounded=bounded)
         for config in configs:
             self.groups[config.group_name] = config
         self._changed()

@@ -14,6 +14,8 @@ import attrs
 import orjson
 import trio
 
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import RequestRefused
 from ..store.json_file import JsonFile
 from ..world.disk import Disk
 from ..world.events import get_logger
@@ -65,6 +67,8 @@ class Table:
     """How often the table is written; 0 if it is written at every change, after `wake`."""
     written: Hashable = 0
     """The value of `changes` at the last write."""
+    failure: str = ""
+    """Why the last write failed; empty if it did not."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _writing: trio.Lock = attrs.field(factory=trio.Lock)
     """Separates the writes of a stop and of the table's own task, so that an older value never replaces a newer one."""
@@ -101,7 +105,8 @@ class Table:
             try:
                 await workers.run(self.file.save, self.take())
             except OSError as error:
-                log.error("table_not_written", table=self.name, path=self.file.path, reason=error.strerror or str(error))
+                self.failure = error.strerror or str(error)
+                log.error("table_not_written", table=self.name, path=self.file.path, reason=self.failure)
                 return False
             except Exception as error:  # noqa: BLE001 - a table that cannot be encoded must not end the broker
                 log.error(
@@ -112,7 +117,7 @@ class Table:
                     trace=trace_of(error),
                 )
                 return False
-            self.written = changes
+            self.written, self.failure = changes, ""
             return True
 
 
@@ -179,6 +184,18 @@ class Persistence:
     async def write_all(self, *, always: bool = False) -> bool:
         """Write the file of every table that has changed, or of every table; return False if one could not be written."""
         return all([await table.write(self._workers, always=always) for table in self.tables.values()])
+
+    def check_writable(self) -> None:
+        """Refuse a change of a table while one cannot be written: after a crash the change would be forgotten.
+
+        Raises:
+            RequestRefused: the last write of a table failed. Nothing was changed.
+        """
+        for table in self.tables.values():
+            if table.failure:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR, f"nothing was changed: {table.file.path} cannot be written ({table.failure})"
+                )
 
     def _file(self, name: str) -> JsonFile:
         return JsonFile(self._disk, f"{self._directory}/{name}")

@@ -406,7 +406,7 @@ class ReplicatedTables:
 
     def _groups_event(self, names: Sequence[str]) -> Control:
         groups = self.groups.groups
-        return Control(GROUPS_CHANGED, {"groups": [groups[name].to_json() for name in names if name in groups]})
+        return Control(GROUPS_CHANGED, {"groups": [groups[name].to_stored() for name in names if name in groups]})
 
     def _forbidden_event(self, names: Sequence[str]) -> Control:
         forbidden = self.groups.forbidden

@@ -98,8 +98,8 @@ class SlavesTables:
     def adopt_topics(self) -> None:
         adopt_stored(self.topics, self.store, but=self._deleted_topics)
 
-    def take_groups(self, stored: Mapping[str, Any]) -> None:
-        self.groups.load(stored)
+    async def take_groups(self, stored: Mapping[str, Any]) -> None:
+        await self.groups.load_in_slices(stored)
 
     def take_delay_offsets(self, stored: Mapping[str, Any]) -> None:
         self.delay.load(stored)

@@ -77,7 +77,7 @@ class GroupAdmin(AdminCalls):
 
     async def _group_settings(self, group: str, address: Address) -> dict[str, Any]:
         answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        return table_of(answer, "subscriptionGroupTable").get(group) or {}
+        return _complete(table_of(answer, "subscriptionGroupTable").get(group) or {})
 
     async def delete_group(self, group: str, *, remove_offsets: bool = True, cluster: str | None = None) -> None:
         """Delete a consumer group, by default with its offsets."""
@@ -91,7 +91,8 @@ class GroupAdmin(AdminCalls):
         groups: dict[str, dict[str, Any]] = {}
         for address in await self._masters():
             answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            groups.update(table_of(answer, "subscriptionGroupTable"))
+            table = table_of(answer, "subscriptionGroupTable")
+            groups.update((name, _complete(settings)) for name, settings in table.items())
         return dict(sorted(groups.items()))
 
     async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupPosition]:
@@ -258,6 +259,11 @@ GROUP_DEFAULTS: Mapping[str, Any] = {
     "notifyConsumerIdsChangedEnable": True,
 }
 """RocketMQ's defaults of a `SubscriptionGroupConfig`."""
+
+
+def _complete(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a group with those that its broker leaves out because they are the defaults."""
+    return {**GROUP_DEFAULTS, **settings} if settings else {}
 
 
 def _every_master_of(route: TopicRoute) -> list[Address]:

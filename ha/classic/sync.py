@@ -65,7 +65,7 @@ class SlaveTables(Protocol):
         """Add topics that only the records of our log name."""
         ...
 
-    def take_groups(self, stored: Mapping[str, Any]) -> None:
+    async def take_groups(self, stored: Mapping[str, Any]) -> None:
         """Replace the group table and its version."""
         ...
 
@@ -221,7 +221,7 @@ class ConfigSync:
     async def _groups(self, channel: Channel) -> None:
         stored = await self._ask(channel, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         if _differs(stored, self.tables.groups_version()):
-            self.tables.take_groups(stored)
+            await self.tables.take_groups(stored)
             log.info("groups_taken_over", groups=len(stored["subscriptionGroupTable"]))
 
     async def _delay_offsets(self, channel: Channel) -> None:

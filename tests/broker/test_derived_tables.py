@@ -119,7 +119,7 @@ def test_a_copy_of_tables_takes_nothing_away_that_was_derived_since_it_was_reque
             await admin.delete_topic("Gone")
             await check_tables_agree(group)
         await tables.take_topics(old_topics)
-        tables.take_groups(old_groups)
+        await tables.take_groups(old_groups)
         assert tables_of(up(follower)) == tables_of(up(leader))
         assert up(follower).replicated.in_log is False  # type: ignore[union-attr]
 

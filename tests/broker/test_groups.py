@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import trio
+
 from ledgermq.broker.config import BrokerConfig
 from ledgermq.broker.groups import GroupConfig, GroupTable
 from ledgermq.message.json import dumps, loads
+from ledgermq.world.slices import SLICE_ITEMS
 
 
 def test_an_unknown_group_appears_by_being_used() -> None:
@@ -70,3 +73,51 @@ def test_every_change_notifies_observers() -> None:
 
     assert notified == [1, 2, 3]
     assert not groups.is_forbidden("g", "T")
+
+
+def test_a_stored_group_has_only_what_differs_from_the_defaults_of_rocketmq() -> None:
+    """Every reader, Apache's brokers too, gives absent settings these defaults; unknown settings are kept."""
+    assert GroupConfig("g").to_stored() == {"groupName": "g"}
+    assert GroupConfig("g", retry_max_times=3).to_stored() == {"groupName": "g", "retryMaxTimes": 3}
+    for others in ({"newSetting": {"a": 1}}, {"consumeTimeoutMinute": 7}, {"groupRetryPolicy": {"type": "EXPONENTIAL"}}):
+        config = GroupConfig.from_json({"groupName": "g", "consumeEnable": False, **others})
+        assert config.to_stored() == {"groupName": "g", "consumeEnable": False, **others}
+        assert GroupConfig.from_json(config.to_stored()) == config
+
+
+async def test_a_hundred_thousand_groups_fit_and_a_slave_takes_them_in_turns() -> None:
+    """In the file, in the copy of a slave and in memory; no turn of the event loop reads more than some hundred of them."""
+    groups = GroupTable.of(BrokerConfig(), lambda: 0)
+    groups.put(*(GroupConfig(f"consumers-of-billing-{number:06}") for number in range(100_000)))
+    copy, slave = loads(dumps(groups.to_json())), GroupTable.of(BrokerConfig(), lambda: 1)
+    turns = 0
+
+    class Turns(trio.abc.Instrument):
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            nonlocal turns
+            turns += 1
+
+    counter = Turns()
+    trio.lowlevel.add_instrument(counter)
+    await slave.load_in_slices(copy)
+    trio.lowlevel.remove_instrument(counter)
+
+    assert turns >= 100_000 // SLICE_ITEMS
+    assert slave.groups == groups.groups
+    assert loads(dumps(slave.to_json())) == copy
+    assert len({id(config.others) for config in slave.groups.values()}) == 1
+
+
+async def test_a_group_that_is_made_while_a_table_is_taken_is_replaced_like_the_others() -> None:
+    """The table that was taken counts as a whole, and what is encoded agrees with it."""
+    master, slave = GroupTable.of(BrokerConfig(), lambda: 0), GroupTable.of(BrokerConfig(), lambda: 0)
+    master.put(*(GroupConfig(f"g{number}") for number in range(2 * SLICE_ITEMS)))
+    slave.put(GroupConfig("g7"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slave.load_in_slices, loads(dumps(master.to_json())))
+        await trio.lowlevel.checkpoint()
+        slave.put(GroupConfig("g7", retry_max_times=1), GroupConfig("mine"))
+
+    assert slave.groups == master.groups
+    assert loads(dumps(slave.to_json())) == loads(dumps(master.to_json()))

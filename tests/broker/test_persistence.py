@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import attrs
 import orjson
 import pytest
 import trio
@@ -12,6 +14,8 @@ from trio.testing import MockClock
 from ledgermq.broker.persistence import Persistence, encoded
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.world import sim_world
 from ledgermq.world.real import real_world
 
@@ -114,3 +118,39 @@ async def test_no_request_brings_a_number_beyond_64_bits_into_a_table(tmp_path: 
 def orjson_like(value: object) -> bytes:
     """A strict JSON body."""
     return orjson.dumps(value)
+
+
+async def test_a_change_of_a_table_is_refused_while_it_could_not_be_written(tmp_path: Path) -> None:
+    """Answered with success, it would be forgotten by a crash. Commits are taken: groups that go on make room."""
+    disk = SimDisk()
+    async with open_desk(tmp_path, attrs.evolve(real_world(), disk=disk)) as desk:
+        broker, peer = desk.broker, desk.peer()
+        topic = {"topic": "t", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicFilterType": "SINGLE_TAG"}
+        requests: list[tuple[int, dict[str, Any], Any]] = [
+            (RequestCode.UPDATE_AND_CREATE_TOPIC, {**topic, "topicSysFlag": 0, "order": "false"}, None),
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, {"groupName": "g"}),
+            (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "T", "group": "h", "timestamp": 0, "isForce": "true"}, None),
+        ]
+        broker.topics.put(TopicConfig("T", 1, 1))
+        broker.offsets.commit("h", "T", 0, 0)
+        assert await broker.persistence.write_all()
+
+        async def refused(reason: str) -> bool:
+            answers = [await peer.ask_waiting(code, ext, body) for code, ext, body in requests]
+            return all(each.code == ResponseCode.SYSTEM_ERROR and reason in (each.remark or "") for each in answers)
+
+        broker.store.writability.disk_full = True
+        assert await refused("nothing was changed: the disk is full")
+        broker.store.writability.disk_full = False
+        disk.faults.create_error = 1.0
+        broker.offsets.commit("h", "T", 0, 1)
+        assert not await broker.persistence.write_all()
+        assert await refused("consumerOffset.json cannot be written (Input/output error)")
+        commit = {"consumerGroup": "h", "topic": "T", "queueId": 0, "commitOffset": 0}
+        assert peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == ResponseCode.SUCCESS
+        assert broker.topics.get("t") is None
+        assert broker.groups.get("g") is None
+
+        disk.faults.calm()
+        assert await broker.persistence.write_all()
+        assert (await peer.ask_waiting(*requests[1])).code == ResponseCode.SUCCESS

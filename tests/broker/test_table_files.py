@@ -76,7 +76,7 @@ async def test_files_have_rocketmqs_shapes(tmp_path: Path) -> None:
         return value
 
     assert content("topics.json")["topicConfigTable"]["T1"] == TopicConfig("T1", 3, 3).to_json()
-    assert content("subscriptionGroup.json")["subscriptionGroupTable"]["g"] == GroupConfig("g").to_json()
+    assert content("subscriptionGroup.json")["subscriptionGroupTable"]["g"] == GroupConfig("g").to_stored()
     assert content("consumerOffset.json")["offsetTable"] == {"T1@g": {"2": 77}}
     assert content("delayOffset.json")["offsetTable"]["18"] == 0
     assert content("topics.json")["dataVersion"].keys() == {"counter", "stateVersion", "timestamp"}

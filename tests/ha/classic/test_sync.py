@@ -133,7 +133,7 @@ class Tables:
     def adopt_topics(self) -> None:
         self.adoptions += 1
 
-    def take_groups(self, stored: Mapping[str, Any]) -> None:
+    async def take_groups(self, stored: Mapping[str, Any]) -> None:
         self.taken["groups"] = stored
 
     def take_delay_offsets(self, stored: Mapping[str, Any]) -> None:
