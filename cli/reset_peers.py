@@ -41,7 +41,7 @@ def command(store: str, address: Address, node: str | None, data: str, yes: bool
                 click.echo(f"voters by its log: {', '.join(left.configuration.voters)}")
             if not yes:
                 click.confirm(f"Let {left.peer} go on as the only voter, and give up what only other nodes have?", abort=True)
-            reset_peers(world.disk, root, left, address, world.clock.wall_ms(), data)
+            reset_peers(world.disk, root, left, address, world.clock.wall_ms(), data, secrets=world.secrets)
         finally:
             lock.release()
     except (HaError, StoreError) as error:

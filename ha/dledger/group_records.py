@@ -14,6 +14,8 @@ from ...message.control import Control, control_message, decode_control
 from ...message.errors import CorruptRecord
 from ...message.layout import encode_host, encode_records, topic_field
 from ...world.network import Address
+from ...world.randomness import Randomness
+from ..envelopes import NODE_SIZE
 from ..errors import HaProtocolError
 from ..raft.quorum import Configuration
 from ..raft.units import PeerId
@@ -34,6 +36,8 @@ class GroupConfiguration:
 
     configuration: Configuration
     addresses: Mapping[PeerId, Address]
+    group_id: str = ""
+    """The random id of the group, in hexadecimal digits; empty in records of earlier versions."""
 
     def check(self) -> None:
         """Raise ValueError if no node could use the record of this configuration, which would stay in the log for good."""
@@ -55,12 +59,14 @@ def barrier_record(wall_ms: int) -> bytes:
 def configuration_record(group: GroupConfiguration, wall_ms: int) -> bytes:
     """Encode the record of a configuration, whose physical offset is not known yet."""
     configuration = group.configuration
-    content = {
+    content: dict[str, Any] = {
         "voters": list(configuration.voters),
         "outgoing": list(configuration.outgoing),
         "learners": list(configuration.learners),
         "addresses": {peer: str(address) for peer, address in group.addresses.items() if peer in configuration.members},
     }
+    if group.group_id:
+        content["id"] = group.group_id
     return _record(Control(CONFIGURATION, content), wall_ms)
 
 
@@ -82,11 +88,22 @@ def read_configuration(body: bytes) -> GroupConfiguration:
         content = control.content
         voters, outgoing, learners = (_peers(content.get(name)) for name in ("voters", "outgoing", "learners"))
         addresses = _addresses(content.get("addresses"))
-        group = GroupConfiguration(Configuration(voters, outgoing, learners), addresses)
+        group = GroupConfiguration(Configuration(voters, outgoing, learners), addresses, _group_id(content.get("id", "")))
         group.check()
     except (CorruptRecord, ValueError) as error:
         raise HaProtocolError(f"the record of a configuration cannot be read: {error}") from error
     return group
+
+
+def new_group_id(secrets: Randomness) -> str:
+    """Draw the id of a new group."""
+    return secrets.getrandbits(8 * NODE_SIZE).to_bytes(NODE_SIZE, "big").hex()
+
+
+def _group_id(value: Any) -> str:
+    if not isinstance(value, str) or (value and len(bytes.fromhex(value)) != NODE_SIZE):
+        raise ValueError(f"the id of a group is {NODE_SIZE} bytes in hexadecimal digits (got {value!r:.100})")
+    return value
 
 
 def _peers(value: Any) -> tuple[PeerId, ...]:

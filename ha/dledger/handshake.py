@@ -20,6 +20,7 @@ from ..envelopes import (
     KIND_REFUSAL,
     KIND_WELCOME,
     MAC_SIZE,
+    NODE_SIZE,
     NONCE_SIZE,
     envelope,
     mac,
@@ -29,6 +30,8 @@ from ..errors import HaProtocolError, HaRefused, WrongRaftDialect
 from .native_layout import (
     HANDSHAKE_PART_MAX,
     HELLO,
+    IDENTITY,
+    KNOWS_IDENTITY,
     LANE_CONTROL,
     LANE_ENTRIES,
     NAME_BYTES_MAX,
@@ -40,6 +43,8 @@ _AS_DIALLER, _AS_LISTENER, _AS_REFUSAL = b"ledgermq raft dialler", b"ledgermq ra
 NOT_BEGUN, EXPIRED = -1, -2
 """Values in place of the position of entry 0: the ledger has no entry yet, or entry 0 has expired."""
 NO_OLDER_LOG = -1
+UNKNOWN = bytes(NODE_SIZE)
+"""The id of a group, or of a start, that is not known."""
 REMOTING_FRAME_MAX = 16 * 1024 * 1024
 """The largest length at the beginning of a remoting frame, by which a Java node of DLedger is recognised."""
 
@@ -73,6 +78,10 @@ class NodeCard:
     beginning: LogBeginning = LogBeginning()
     serves: str = ""
     """The address where its broker serves clients; empty if the node has no broker."""
+    group_id: bytes = UNKNOWN
+    """The random id of the group, from its log; `UNKNOWN` before the node has it committed, and of earlier versions."""
+    start: bytes = UNKNOWN
+    """16 random bytes of this start of the node; `UNKNOWN` for nodes of earlier versions."""
 
 
 @attrs.frozen
@@ -112,7 +121,16 @@ def _stranger(received: bytes) -> Exception:
     return HaProtocolError("a peer on the Raft port speaks neither the native dialect nor DLedger's: what came is no greeting")
 
 
-def encode_hello(hello: Hello) -> bytes:
+def challenge_of(random: bytes) -> bytes:
+    """Return a challenge of `NONCE_SIZE` bytes that shows that its sender knows the identity."""
+    return random[: NONCE_SIZE - len(KNOWS_IDENTITY)] + KNOWS_IDENTITY
+
+
+def _identity(card: NodeCard) -> bytes:
+    return IDENTITY.pack(group=card.group_id, start=card.start)
+
+
+def encode_hello(hello: Hello, *, with_identity: bool = True) -> bytes:
     """Encode the body of a hello, without its MAC."""
     card = hello.card
     group, own, to, serves = card.group.encode(), card.peer.encode(), hello.to.encode(), card.serves.encode()
@@ -129,7 +147,7 @@ def encode_hello(hello: Hello) -> bytes:
         to_size=len(to),
         serves_size=len(serves),
     )
-    return head + group + own + to + serves
+    return head + group + own + to + serves + (_identity(card) if with_identity else b"")
 
 
 def decode_hello(body: bytes) -> Hello:
@@ -143,16 +161,17 @@ def decode_hello(body: bytes) -> Hello:
         names, serves_size = (head["group_size"], head["from_size"], head["to_size"]), head["serves_size"]
         sizes = (*names, serves_size)
         wrong_names = not all(0 < length <= NAME_BYTES_MAX for length in names)
-        if wrong_names or not 0 <= serves_size <= NAME_BYTES_MAX or HELLO.size + sum(sizes) != len(body):
-            raise HaProtocolError(f"a hello of {len(body)} bytes with names of {sizes} bytes")
         ends = list(accumulate(sizes, initial=HELLO.size))
+        if wrong_names or not 0 <= serves_size <= NAME_BYTES_MAX or len(body) - ends[-1] not in (0, IDENTITY.size):
+            raise HaProtocolError(f"a hello of {len(body)} bytes with names of {sizes} bytes")
+        identity = IDENTITY.unpack(body[ends[-1] :]) if len(body) > ends[-1] else {"group": UNKNOWN, "start": UNKNOWN}
         group, own, to, serves = (body[start:end].decode() for start, end in pairwise(ends))
     except (struct.error, UnicodeDecodeError) as error:
         raise HaProtocolError(f"a hello that does not add up: {error}") from error
     if head["lane"] not in (LANE_CONTROL, LANE_ENTRIES):
         raise HaProtocolError(f"a hello for lane {head['lane']}, which does not exist")
     beginning = LogBeginning(head["begin_position"], head["older_end"], head["older_crc"])
-    card = NodeCard(group, own, head["node"], head["data_file_size"], beginning, serves)
+    card = NodeCard(group, own, head["node"], head["data_file_size"], beginning, serves, identity["group"], identity["start"])
     return Hello(card, head["lane"], to, head["nonce"])
 
 
@@ -164,6 +183,7 @@ class Dialler:
     secret: bytes
     done: bool = False
     listener_node: bytes = b""
+    listener_start: bytes = UNKNOWN
     _their_nonce: bytes = b""
     _inbox: bytearray = attrs.field(factory=bytearray)
 
@@ -186,20 +206,27 @@ class Dialler:
     def _take(self, kind: int, body: bytes) -> bytes:
         if kind == KIND_CHALLENGE and not self._their_nonce and len(body) == NONCE_SIZE:
             self._their_nonce = body
-            hello = encode_hello(self.hello)
+            hello = encode_hello(self.hello, with_identity=self._with_identity)
             return envelope(TAG, KIND_HELLO, hello + mac(self.secret, _AS_DIALLER, body, hello))
         text, proof = body[:-MAC_SIZE], body[-MAC_SIZE:]
         nonces = (self.hello.nonce, self._their_nonce)
         if kind == KIND_REFUSAL:
             # The signature of the text is not verified, because the text is only logged for the operator.
             raise HaRefused(text.decode("utf-8", "replace"))
-        if kind != KIND_WELCOME or len(text) != WELCOME.size or not self._their_nonce:
+        size = WELCOME.size + (IDENTITY.size if self._with_identity else 0)
+        if kind != KIND_WELCOME or len(text) != size or not self._their_nonce:
             raise HaProtocolError(f"part {kind} of the handshake, where a welcome must come")
         if not same_mac(proof, mac(self.secret, _AS_LISTENER, *nonces, text)):
             raise HaRefused("the node that listens there does not know the secret: set the same haSecret on all nodes")
         self.listener_node = WELCOME.unpack(text)["node"]
+        if self._with_identity:
+            self.listener_start = IDENTITY.unpack(text[WELCOME.size :])["start"]
         self.done = True
         return b""
+
+    @property
+    def _with_identity(self) -> bool:
+        return self._their_nonce.endswith(KNOWS_IDENTITY)
 
 
 @attrs.define(eq=False)
@@ -255,7 +282,8 @@ class Listener:
         if reason is not None:
             raise self._refused(hello.nonce, reason)
         self.peer = hello
-        welcome = WELCOME.pack(node=self.card.node)
+        had_identity = len(text) > len(encode_hello(hello, with_identity=False))
+        welcome = WELCOME.pack(node=self.card.node) + (_identity(self.card) if had_identity else b"")
         return envelope(TAG, KIND_WELCOME, welcome + mac(self.secret, _AS_LISTENER, hello.nonce, self.nonce, welcome))
 
     def _mismatch(self, hello: Hello) -> str | None:
@@ -283,6 +311,8 @@ class Listener:
                 f"{own.data_file_size}: set mappedFileSizeCommitLog to one value on all nodes; the store of a node that had "
                 "another one must be emptied"
             )
+        if UNKNOWN not in (theirs.group_id, own.group_id) and theirs.group_id != own.group_id:
+            return _of_two_groups(own, theirs)
         return _older_mismatch(own, theirs)
 
     def _refused(self, nonce: bytes, reason: str) -> HaRefused:
@@ -312,12 +342,15 @@ def _older_mismatch(own: NodeCard, theirs: NodeCard) -> str | None:
         )
     both = first.older_crc and second.older_crc and not first.has_older_log and not second.has_older_log
     if both and first.older_crc != second.older_crc:
-        return (
-            f"the ledgers of node {own.peer} and node {theirs.peer} have different first entries: they are of two groups that "
-            f"have the name {own.group}. Correct the addresses, or give each group its own dLegerGroup; a node can change "
-            "its group only with an empty store"
-        )
+        return _of_two_groups(own, theirs)
     return None
+
+
+def _of_two_groups(own: NodeCard, theirs: NodeCard) -> str:
+    return (
+        f"the ledgers of node {own.peer} and node {theirs.peer} are of two groups that have the name {own.group}. Correct the "
+        "addresses, or give each group its own dLegerGroup; a node can change its group only with an empty store"
+    )
 
 
 _COPY = "Stop the node that lacks messages, empty its store, and copy the directories commitlog and config into it"

@@ -25,7 +25,7 @@ from ..raft.messages import Append, Message
 from ..raft.quorum import Configuration
 from ..raft.units import LogIndex, PeerId, Term
 from .group_records import read_configuration
-from .handshake import Dialler, Hello, Listener, LogBeginning, NodeCard
+from .handshake import UNKNOWN, Dialler, Hello, Listener, LogBeginning, NodeCard, challenge_of
 from .mending_messages import MendingMessage
 from .native import (
     KIND_ENTRY_DAMAGED,
@@ -63,6 +63,9 @@ SLOWEST_BYTES = 100_000
 """How many bytes a second a connection carries at least; one that is slower with a large message counts as silent."""
 SWEEP_SECONDS = 1.0
 """Interval at which such connections are looked for."""
+CONFIRMED_SECONDS = 2.0
+"""For how long after a sign of life of the node at an address another start of the same node is refused without asking there
+again. It is longer than the pause before a node dials again whose connection was closed."""
 STRANGERS_MAX = 64
 """How many connections may be in the handshake; a further one ends the oldest."""
 FAREWELL_SECONDS = 1.0
@@ -85,6 +88,10 @@ class Link:
     connected: bool = False
     refusal: str | None = None
     """Why the last attempt ended, if an operator has to act."""
+    node: bytes = b""
+    start: bytes = UNKNOWN
+    """The node at the address and its start, as its last welcome named them."""
+    connected_at: float = 0.0
     unanswered_since: float | None = None
     """The time of the first message since the last answer that needs one, by the monotonic clock, later by what its entries may
     take; None if all are answered."""
@@ -168,6 +175,8 @@ class Link:
                 if answer := dialler.receive(bytes(received)):
                     await stream.send_all(answer)
         self.connected, self.refusal = True, None
+        self.node, self.start, self.connected_at = dialler.listener_node, dialler.listener_start, links.clock.monotonic()
+        links.end_copies(self.peer, self.start)
         log.info("raft_peer_connected", peer=self.peer, address=str(self.address), lane=self.lane)
         if self.lane == LANE_ENTRIES:
             links.on_connected(self.peer)
@@ -225,6 +234,7 @@ class Accepted:
     scope: trio.CancelScope
     peer: PeerId | None = None
     node: bytes = b""
+    start: bytes = UNKNOWN
     lane: int = LANE_CONTROL
     heard: float = 0.0
 
@@ -236,6 +246,8 @@ class Links:
     identity: NodeCard
     beginning: Callable[[], LogBeginning]
     """Returns the beginning of the ledger, which is known from the first entry on."""
+    group_id: Callable[[], bytes]
+    """Returns the id of the group, which is known once its first configuration is committed here."""
     secret: bytes
     network: Network
     clock: Clock
@@ -264,7 +276,7 @@ class Links:
     @property
     def card(self) -> NodeCard:
         """The card of this node, with the current beginning of its ledger."""
-        return attrs.evolve(self.identity, beginning=self.beginning())
+        return attrs.evolve(self.identity, beginning=self.beginning(), group_id=self.group_id())
 
     def nonce(self) -> bytes:
         return self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big")
@@ -380,7 +392,7 @@ class Links:
 
     async def _serve(self, accepted: Accepted) -> None:
         stream = accepted.stream
-        listener = Listener(self.card, self.secret, self.nonce(), self._judge)
+        listener = Listener(self.card, self.secret, challenge_of(self.nonce()), self._judge)
         try:
             with trio.fail_after(HANDSHAKE_SECONDS):
                 while listener.peer is None:
@@ -395,7 +407,10 @@ class Links:
                     await stream.send_all(listener.farewell)
             raise
         hello = listener.peer
+        if self._may_be_a_copy(PeerId(hello.card.peer), hello.card.start):
+            return  # whoever it is dials again; by then it is known which start listens at the node's address
         accepted.peer, accepted.node, accepted.lane = PeerId(hello.card.peer), hello.card.node, hello.lane
+        accepted.start = hello.card.start
         self.serves[accepted.peer] = hello.card.serves
         self._replace_former(accepted)
         await self._receive(accepted, listener.rest)
@@ -409,7 +424,49 @@ class Links:
                     f"two nodes of group {self.identity.group} have the id {hello.card.peer}, the other one at "
                     f"{other.stream.peer}: give each its own dLegerSelfId"
                 )
+        link = self._of_another_start(PeerId(hello.card.peer), hello.card.start)
+        if link is None or now - self._last_sign(link) >= CONFIRMED_SECONDS:
+            return None
+        if link.node != hello.card.node:
+            return (
+                f"two nodes of group {self.identity.group} have the id {hello.card.peer}, the other one at {link.address}: "
+                "give each its own dLegerSelfId"
+            )
+        return (
+            f"node {hello.card.peer} of group {self.identity.group} runs at {link.address} already: what dials was started "
+            "from a copy of its store. Stop it; a node must begin with an empty store, which the leader fills"
+        )
+
+    def _last_sign(self, link: Link) -> float:
+        """When the start of a node that listens at its address last sent something here, by the monotonic clock."""
+        heard = [one.heard for one in self.accepted if one.peer == link.peer and one.start == link.start]
+        return max(link.connected_at, *heard, 0.0)
+
+    def _of_another_start(self, peer: PeerId, start: bytes) -> Link | None:
+        """The connection to the address of a peer, if another start than this one listens there."""
+        for lane in (LANE_CONTROL, LANE_ENTRIES):
+            link = self.outgoing.get((peer, lane))
+            if link is not None and link.connected and UNKNOWN not in (start, link.start) and link.start != start:
+                return link
         return None
+
+    def _may_be_a_copy(self, peer: PeerId, start: bytes) -> bool:
+        """Whether an older connection to the peer's address found another start there; connections to it are then opened anew.
+
+        The node may have started again, and that connection did not notice, because its machine lost power.
+        """
+        if self._of_another_start(peer, start) is None:
+            return False
+        for lane in (LANE_CONTROL, LANE_ENTRIES):
+            if (link := self.outgoing.get((peer, lane))) is not None:
+                link.reconnect()
+        return True
+
+    def end_copies(self, peer: PeerId, start: bytes) -> None:
+        """Close the connections from other starts of a peer than the one that listens at its address."""
+        for accepted in list(self.accepted):
+            if accepted.peer == peer and UNKNOWN not in (start, accepted.start) and accepted.start != start:
+                accepted.scope.cancel()
 
     def _replace_former(self, accepted: Accepted) -> None:
         """Close an earlier connection of the same peer and lane, which is half-open or whose end was not noticed yet."""

@@ -51,6 +51,20 @@ class LedgerReader:
         configurations = self.ledger.configurations
         return read_configuration(configurations[-1][1]) if configurations else self.initial
 
+    @property
+    def group_id(self) -> str:
+        """The newest id of the group that its log has, committed or not; empty if there is none."""
+        return self._group_id(self.ledger.end_index)
+
+    @property
+    def committed_group_id(self) -> str:
+        """The newest id of the group that is committed, so that every node of the group has it or will; empty if none is."""
+        return self._group_id(self.ledger.committed_index)
+
+    def _group_id(self, last: LogIndex) -> str:
+        found = (read_configuration(body).group_id for index, body in reversed(self.ledger.configurations) if index <= last)
+        return next(filter(None, found), "")
+
     def batch(self, first_index: LogIndex, last_index: LogIndex, bytes_max: int) -> Batch:
         """Return entries as they are in the leader's file."""
         piece = self.ledger.slice_from(first_index, bytes_max, last_index)

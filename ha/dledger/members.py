@@ -65,7 +65,7 @@ async def _change(
 ) -> None:
     configuration = replica.core.plan_change(voters, learners)
     known = {**replica.reader.newest().addresses, **replica.settings.peers, **addresses}
-    group = GroupConfiguration(configuration, known)
+    group = GroupConfiguration(configuration, known, replica.reader.group_id)
     try:
         group.check()
     except ValueError as error:

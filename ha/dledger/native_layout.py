@@ -39,6 +39,20 @@ HELLO = Layout(
 )
 WELCOME = Layout("Raft welcome, listener to dialler", (Field("node", "16s", "random, kept with the listener's store"),))
 
+IDENTITY = Layout(
+    "identity, after a hello and a welcome if the challenge shows that the listener knows it",
+    (
+        Field(
+            "group",
+            "16s",
+            "random, in the group's log: two groups of one name and secret are told apart by it; 0 = not known yet",
+        ),
+        Field("start", "16s", "random, of this start: a copy of the store that runs elsewhere is told apart by it"),
+    ),
+)
+KNOWS_IDENTITY = b"identity"
+"""The last bytes of a challenge whose sender knows the identity; before, these were random too, and a hello had no identity."""
+
 LANE_CONTROL, LANE_ENTRIES = 0, 1
 
 FRAME = Layout(
@@ -153,4 +167,4 @@ ENTRY_REQUEST = Layout("request for a sound copy of an entry", (_TERM, _INDEX))
 ENTRY_COPY = Layout("sound copy; then the entry", (_TERM, _INDEX))
 
 assert FRAME.size == 12
-assert HELLO.size + 3 * NAME_BYTES_MAX + MAC_SIZE <= HANDSHAKE_PART_MAX
+assert HELLO.size + IDENTITY.size + 4 * NAME_BYTES_MAX + MAC_SIZE <= HANDSHAKE_PART_MAX

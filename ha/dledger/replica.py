@@ -20,6 +20,7 @@ from ...store.older_log import OlderLog
 from ...world.events import EventLogger, get_logger
 from ...world.network import Address
 from ...world.real import World
+from ..envelopes import NODE_SIZE
 from ..errors import HaError, HaRefused, LeadershipLost, TooManyPending
 from ..raft.core import Raft
 from ..raft.errors import RaftError, Refused, TermTooHigh
@@ -29,9 +30,9 @@ from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
 from .clients import foreign_clients
 from .disk_tasks import DiskTasks
-from .group_records import GroupConfiguration, barrier_record, configuration_record
+from .group_records import GroupConfiguration, barrier_record, configuration_record, new_group_id
 from .handing_over import hand_over
-from .handshake import NodeCard
+from .handshake import UNKNOWN, NodeCard
 from .hard_state import HardStateFile
 from .java_core import TICK_MS, JavaCore
 from .java_links import JavaLinks
@@ -126,10 +127,13 @@ class Replica:
             self._send_mending,
         )
         if isinstance(self.core, Raft):
-            card = NodeCard(settings.group, settings.self_id, self.node, settings.files.data_file_size, serves=settings.serves)
+            start = world.secrets.getrandbits(8 * NODE_SIZE).to_bytes(NODE_SIZE, "big")
+            size = settings.files.data_file_size
+            card = NodeCard(settings.group, settings.self_id, self.node, size, serves=settings.serves, start=start)
             self.links = Links(
                 card,
                 lambda: beginning_of(self.ledger, self.older),
+                lambda: bytes.fromhex(self.reader.committed_group_id) or UNKNOWN,
                 settings.secret,
                 world.network,
                 world.clock,
@@ -479,13 +483,21 @@ class Replica:
         if core.leadership is None:
             return
         wanted, wall_ms = core.leadership.configuration_wanted, self.world.clock.wall_ms()
-        if isinstance(core, Raft) and not self.ledger.configurations and core.commit_index >= core.leadership.term_start_index:
+        if wanted is None and isinstance(core, Raft) and self._may_name_group(core):
             wanted = core.configuration  # from here on the log says who votes, whatever another node's list of peers says
         if core.barrier_wanted:
             self.propose_own(barrier_record(wall_ms))
         elif wanted is not None:
-            group = GroupConfiguration(wanted, {**self.settings.peers, **self.reader.newest().addresses})
+            group_id = self.reader.group_id or new_group_id(self.world.secrets)
+            group = GroupConfiguration(wanted, {**self.settings.peers, **self.reader.newest().addresses}, group_id)
             self.propose_own(configuration_record(group, wall_ms), wanted)
+
+    def _may_name_group(self, core: Raft) -> bool:
+        """Whether the log lacks the group's members or its id, and the leader may append them."""
+        if self.ledger.configurations and self.reader.newest().group_id:
+            return False
+        led, index = core.leadership, core.log.configuration_index
+        return led is not None and led.term_start_index <= core.commit_index >= index and not core.configuration.joint
 
     def _stop(self, reason: str) -> None:
         """Leave the group, and answer everything that waits."""

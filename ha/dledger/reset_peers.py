@@ -14,10 +14,11 @@ import attrs
 from ...message.numbers import is_digits
 from ...world.address import Address
 from ...world.disk import Disk
+from ...world.randomness import Randomness
 from ..errors import NoSuchNode
 from ..raft.quorum import Configuration
 from ..raft.units import TERM_LEAD_MAX, TERM_MAX, LogIndex, PeerId, Term
-from .group_records import GroupConfiguration, configuration_record, read_configuration
+from .group_records import GroupConfiguration, configuration_record, new_group_id, read_configuration
 from .hard_state import HardStateFile, TermAndVote
 from .layout import CHANNEL_CONFIGURATION, ENTRY, INDEX, INDEX_FILE_SIZE, INDEX_SIZE
 from .ledger import Ledger
@@ -60,13 +61,23 @@ def look_at_node(disk: Disk, root: str, peer: str | None = None, data_directory:
         ledger.close()
 
 
-def reset_peers(disk: Disk, root: str, left: NodeLeft, address: Address, wall_ms: int, data_directory: str = "") -> None:
+def reset_peers(
+    disk: Disk,
+    root: str,
+    left: NodeLeft,
+    address: Address,
+    wall_ms: int,
+    data_directory: str = "",
+    *,
+    secrets: Randomness,
+) -> None:
     """Append a configuration in which the node is the only voter, in a new term, and make it durable. Blocks.
 
     Args:
         left: the result of `look_at_node`.
         address: the address where the node listens for nodes that will join it.
         wall_ms: the current time by the wall clock.
+        secrets: the new id of the group comes from it, by which the former nodes are refused with their old stores.
 
     Raises:
         OSError: the disk failed; the operation may be repeated.
@@ -77,7 +88,7 @@ def reset_peers(disk: Disk, root: str, left: NodeLeft, address: Address, wall_ms
         _lower_impossible_terms(ledger)
         term = left.term + 1
         HardStateFile(disk, directory).save(TermAndVote(term, left.peer))
-        group = GroupConfiguration(Configuration((left.peer,)), {left.peer: address})
+        group = GroupConfiguration(Configuration((left.peer,)), {left.peer: address}, new_group_id(secrets))
         ledger.append(term, [configuration_record(group, wall_ms)], channel=CHANNEL_CONFIGURATION)
         end = ledger.end
         ledger.force(ledger.synced_position, end.position)

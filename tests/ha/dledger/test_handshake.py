@@ -9,9 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.ha.dledger.handshake import Dialler, Hello, Listener, NodeCard, decode_hello, encode_hello
-from ledgermq.ha.dledger.native_layout import LANE_ENTRIES, TAG
-from ledgermq.ha.envelopes import ENVELOPE, KIND_HELLO, NODE_SIZE, NONCE_SIZE
+from ledgermq.ha.dledger.handshake import (
+    EXPIRED,
+    Dialler,
+    Hello,
+    Listener,
+    LogBeginning,
+    NodeCard,
+    challenge_of,
+    decode_hello,
+    encode_hello,
+)
+from ledgermq.ha.dledger.native_layout import LANE_ENTRIES, TAG, WELCOME
+from ledgermq.ha.envelopes import ENVELOPE, KIND_HELLO, MAC_SIZE, NODE_SIZE, NONCE_SIZE, envelope, mac
 from ledgermq.ha.errors import HaError, HaProtocolError, HaRefused, WrongRaftDialect
 
 DIALLER = NodeCard("g", "n0", b"0" * NODE_SIZE, 4096)
@@ -118,3 +128,49 @@ def test_any_hello_is_read_or_refused(body: bytes) -> None:
     """It comes from a peer that knows the secret, which may be broken."""
     with contextlib.suppress(HaProtocolError):
         assert encode_hello(decode_hello(body)) == body
+
+
+WITH_IDENTITY = attrs.evolve(HELLO, card=attrs.evolve(DIALLER, group_id=b"g" * NODE_SIZE, start=b"s" * NODE_SIZE))
+
+
+def listener_that_knows(card: NodeCard) -> Listener:
+    return Listener(card, b"secret", challenge_of(b"l" * NONCE_SIZE), lambda _: None)
+
+
+def test_both_sides_learn_the_group_and_the_start_of_the_other() -> None:
+    dialler = Dialler(WITH_IDENTITY, b"secret")
+    listener = listener_that_knows(attrs.evolve(LISTENER, group_id=b"g" * NODE_SIZE, start=b"t" * NODE_SIZE))
+
+    shake_hands(dialler, listener)
+
+    assert listener.peer == WITH_IDENTITY
+    assert dialler.listener_start == b"t" * NODE_SIZE
+
+
+def test_a_node_of_an_earlier_version_is_understood_on_both_sides() -> None:
+    """Its challenge does not end in our word, and its hello has no identity, so a group may be upgraded node by node."""
+    dialler, listener = Dialler(WITH_IDENTITY, b"secret"), a_listener()
+    shake_hands(dialler, listener)
+    assert dialler.done
+    assert listener.peer == HELLO
+
+    old, listener = Dialler(HELLO, b"secret"), listener_that_knows(LISTENER)
+    old.opening()
+    challenge = listener.receive(TAG)
+    nonce = challenge[-NONCE_SIZE:]
+    text = encode_hello(HELLO, with_identity=False)
+    welcome = listener.receive(envelope(TAG, KIND_HELLO, text + mac(b"secret", b"ledgermq raft dialler", nonce, text)))
+    assert listener.peer == HELLO
+    assert len(welcome) == ENVELOPE.size + WELCOME.size + MAC_SIZE
+
+
+def test_two_groups_of_one_name_and_secret_are_told_apart_by_their_ids() -> None:
+    """Also once their first entries have expired. A node that does not know its group yet is let in."""
+    other = attrs.evolve(LISTENER, group_id=b"h" * NODE_SIZE, beginning=LogBeginning(EXPIRED))
+    listener = listener_that_knows(other)
+    with pytest.raises(HaRefused, match="are of two groups that have the name g"):
+        shake_hands(Dialler(WITH_IDENTITY, b"secret"), listener)
+
+    dialler = Dialler(WITH_IDENTITY, b"secret")
+    shake_hands(dialler, listener_that_knows(LISTENER))
+    assert dialler.done

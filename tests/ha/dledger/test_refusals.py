@@ -13,12 +13,15 @@ from ledgermq.ha.dledger.hard_state import HardStateFile, TermAndVote
 from ledgermq.ha.dledger.members import change_members
 from ledgermq.ha.dledger.native import encode_message
 from ledgermq.ha.dledger.native_layout import LANE_CONTROL, TAG
+from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import CorruptHardState, WrongHaSetting
+from ledgermq.ha.raft.core import Raft
 from ledgermq.ha.raft.messages import Heartbeat
 from ledgermq.ha.raft.units import PeerId
 from ledgermq.testing.logs import capture_logs
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.world import Machine
 from ledgermq.world.network import Address
 
@@ -309,5 +312,124 @@ def test_a_node_does_not_start_in_a_term_that_no_elections_can_have_led_to(term:
         assert isinstance(leader.failure, CorruptHardState)
         assert f"is in term {term}" in str(leader.failure)
         assert "ledgermq store reset-peers" in str(leader.failure)
+
+    scenario(story)
+
+
+def copy_of_disk(node: Node) -> SimDisk:
+    """A copy of all that a node has on its disk, as a backup of a running node is."""
+    copied = SimDisk()
+    directories = [files_of(node.peer).directory]
+    while directories:
+        directory = directories.pop()
+        copied.make_directories(directory)
+        for name in node.machine.disk.list_directory(directory):
+            path = f"{directory}/{name}"
+            if node.machine.disk.is_directory(path):
+                directories.append(path)
+                continue
+            source = node.machine.disk.open(path)
+            file = copied.open(path, create_size=source.size)
+            file.write(source.read(0, source.size), 0)
+            source.close()
+            file.close()
+    return copied
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_copy_of_a_running_node_is_refused_by_all_and_the_node_goes_on(seed: int) -> None:
+    """It has the id and the identity of the node, and would vote a second time in its name."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        original = next(node for node in group.running if node is not leader)
+        await group.put(leader, 5)
+        await group.converged()
+        await trio.sleep(20)
+        term = leader.up.leading.term
+        copy = group.add("n9", peers=group.peers, self_id=original.peer, files=files_of(original.peer))
+        copy.machine.disk = copy_of_disk(original)
+
+        await copy.start()
+
+        assert copy.failure is None
+        words = f"node {original.peer} of group g runs at {group.peers[original.peer]} already"
+        await group.until(lambda: all(words in (peer.refusal or "") for peer in copy.up.status().peers))
+        for _ in range(10):
+            assert await group.put(leader, 5) is Outcome.COMMITTED
+            await trio.sleep(1)
+        assert leader.up.leading.term == term
+        assert original.up.ledger.end_index == leader.up.ledger.end_index
+        await copy.kill()
+        await original.power_cut()
+        await original.start()
+        await group.converged()
+        group.check()
+
+    scenario(story, seed=seed)
+
+
+def test_a_node_that_loses_power_is_let_in_again_at_once() -> None:
+    """The others may hold connections to its earlier start that nobody has closed."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        for node in [one for one in group.running if one is not leader]:
+            await node.power_cut()
+            await node.start()
+        with trio.fail_after(5):
+            await group.put_until_done()
+        await group.converged(5)
+
+    scenario(story)
+
+
+def test_a_group_has_an_id_of_its_own_in_its_log() -> None:
+    """Each node has it once the first configuration is committed, and a change of members keeps it."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        await group.converged()
+        (group_id,) = {node.up.reader.committed_group_id for node in group.running}
+        assert len(bytes.fromhex(group_id)) == 16
+        other = next(node for node in group.running if node is not leader)
+        with trio.fail_after(20):
+            await change_members(leader.up, [peer for peer in group.peers if peer != other.peer], [], {})
+        assert leader.up.reader.committed_group_id == group_id
+        assert leader.up.reader.newest().group_id == group_id
+
+    scenario(story)
+
+
+def test_the_leader_names_a_group_that_was_begun_by_an_earlier_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of such a group has no id; it gets one without another change."""
+
+    def no_id(_: object) -> str:
+        return ""
+
+    def begins(self: Replica, core: Raft) -> bool:
+        led = core.leadership
+        return not self.ledger.configurations and led is not None and core.commit_index >= led.term_start_index
+
+    async def story(group: Group) -> None:
+        with monkeypatch.context() as earlier:
+            earlier.setattr(Replica, "_may_name_group", begins)
+            earlier.setattr("ledgermq.ha.dledger.replica.new_group_id", no_id)
+            leader = await group.leader()
+            await group.put(leader, 5)
+            await group.converged()
+            assert {node.up.reader.group_id for node in group.running} == {""}
+            assert leader.up.ledger.configurations
+            for node in list(group.running):
+                await node.stop()
+        for node in group.nodes.values():
+            await node.start()
+        await group.put_until_done()
+        await group.until(lambda: all(node.up.reader.committed_group_id for node in group.running))
+        (group_id,) = {node.up.reader.committed_group_id for node in group.running}
+        assert len(bytes.fromhex(group_id)) == 16
+        await group.converged()
+        group.check()
 
     scenario(story)

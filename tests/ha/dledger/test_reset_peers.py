@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import trio
 
@@ -31,6 +33,7 @@ async def is_left_alone(group: Group, *, remove: bool) -> Node:
         await third.stop()
         await group.put(leader, 5)
     await group.converged()
+    await trio.sleep(5)  # checkpoints name what is committed
     for node in [left, *group.running]:
         if node.replica is not None:
             await node.kill()
@@ -48,7 +51,7 @@ def test_the_node_that_is_left_leads_alone_and_takes_in_new_ones(*, remove: bool
         assert found.peer == left.peer
         assert found.configuration is not None
         assert len(found.configuration.voters) == (2 if remove else 3)
-        reset_peers(left.machine.disk, "store", found, address, 0)
+        reset_peers(left.machine.disk, "store", found, address, 0, secrets=random.Random(1))
 
         # The list of the others in dLegerPeers does no harm any more: the log says who votes.
         await left.start()
@@ -73,7 +76,7 @@ def test_it_survives_a_power_cut_at_once() -> None:
     async def story(group: Group) -> None:
         left = await is_left_alone(group, remove=True)
         found = look_at_node(left.machine.disk, "store")
-        reset_peers(left.machine.disk, "store", found, group.peers[left.peer], 0)
+        reset_peers(left.machine.disk, "store", found, group.peers[left.peer], 0, secrets=random.Random(1))
         left.machine.power_cut()
         await left.start()
         assert await group.leader() is left
@@ -105,7 +108,7 @@ def test_a_node_that_a_forged_term_has_stopped_goes_on_alone(forged: int) -> Non
         HardStateFile(left.machine.disk, f"store/dledger-{left.peer}").save(TermAndVote(forged))
 
         found = look_at_node(left.machine.disk, "store")
-        reset_peers(left.machine.disk, "store", found, group.peers[left.peer], 0)
+        reset_peers(left.machine.disk, "store", found, group.peers[left.peer], 0, secrets=random.Random(1))
 
         await left.start()
         assert left.failure is None
@@ -135,7 +138,7 @@ def test_entries_of_an_impossible_term_get_one_that_others_can_follow() -> None:
 
         found = look_at_node(left.machine.disk, "store")
         assert found.term == sane + 1
-        reset_peers(left.machine.disk, "store", found, group.peers[left.peer], 0)
+        reset_peers(left.machine.disk, "store", found, group.peers[left.peer], 0, secrets=random.Random(1))
 
         await left.start()
         assert left.failure is None
@@ -150,5 +153,24 @@ def test_entries_of_an_impossible_term_get_one_that_others_can_follow() -> None:
         await left.kill()
         await left.start()
         assert left.failure is None
+
+    scenario(story)
+
+
+def test_a_former_node_with_its_old_store_is_refused() -> None:
+    """Together they would be a second group of the same name, also once the first entries have expired."""
+
+    async def story(group: Group) -> None:
+        left = await is_left_alone(group, remove=False)
+        found = look_at_node(left.machine.disk, "store")
+        reset_peers(left.machine.disk, "store", found, group.peers[left.peer], 0, secrets=random.Random(1))
+        await left.start()
+        assert await group.put(await group.leader(), 5) is Outcome.COMMITTED
+        former = next(node for node in group.nodes.values() if node is not left)
+
+        await former.start()
+
+        await group.until(lambda: "are of two groups that have the name g" in " ".join(left.up.status().turned_away))
+        assert former.up.ledger.end_index < left.up.ledger.end_index
 
     scenario(story)
