@@ -146,6 +146,7 @@ class Broker:
         self.registration = Registration(
             config=self.live_config,
             network=self.network,
+            clock=clock,
             role=role,
             topics=topics,
             address=self.address,

@@ -25,6 +25,7 @@ from ..remoting.command import RemotingCommand, wire_fields
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RemotingError
 from ..remoting.server import ServerConnection
+from ..world.clock import Clock
 from ..world.events import get_logger
 from ..world.network import Address, Network
 from ..world.supervision import keep_running
@@ -49,9 +50,16 @@ KNOWN_SECONDS = 1.0
 """The longest time that an answer waits until the name servers know the topic that its request created."""
 STOP_SECONDS = 0.3
 """The longest time that a stop waits for all name servers together to unregister the broker."""
+ANNOUNCED_AGAIN_SECONDS = (1.0, 3.0, 7.0, 15.0, 31.0)
+"""When a topic that was created again after its deletion is registered once more, in seconds after that. An administrator
+deletes a topic at the brokers and then at the name servers, where the new topic loses its route with the old one."""
+DELETED_KEPT_MAX = 1000
+"""How many deleted topics are remembered for that; then the oldest is forgotten."""
 _CRC_MASK = 0x7FFFFFFF
 REPLACED_ADDRESS = "replacedBrokerAddr"
 """The field in answers of our name servers with the address that was registered under this broker's name and id before."""
+LEFT_OUT_TOPICS = "leftOutTopics"
+"""The field in answers of our name servers with the number of topics that they had no room for."""
 
 
 @attrs.define(eq=False)
@@ -99,6 +107,7 @@ class Registration:
 
     config: LiveConfig
     network: Network
+    clock: Clock
     role: LiveRole
     topics: TopicTable
     address: str
@@ -106,6 +115,11 @@ class Registration:
     ha_address: Callable[[], str]
     """The address at which slaves fetch the log, `host:port`."""
     _links: list[_Link] = attrs.field(init=False)
+    _deleted: dict[str, float] = attrs.field(factory=dict[str, float])
+    """Topics that were deleted, and when, oldest first; those that have been created again since are in `_again`."""
+    _again: dict[str, float] = attrs.field(factory=dict[str, float])
+    """Topics that were created again after their deletion, and when; they are announced at the `ANNOUNCED_AGAIN_SECONDS`."""
+    _created_again: trio.Event = attrs.field(factory=trio.Event)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     def __attrs_post_init__(self) -> None:
@@ -118,10 +132,47 @@ class Registration:
 
     def topics_changed(self, names: Iterable[str]) -> None:
         """Register these topics with every name server in the next turn of the event loop."""
+        names = list(names)
+        self._note_deletions(names)
         for link in self._links:
             link.changed.update(names)
             link.changes += 1
             link.wake.set()
+
+    def _note_deletions(self, names: list[str]) -> None:
+        """Remember which of the changed topics were deleted, and which of them have been created again."""
+        if len(names) > DELETED_KEPT_MAX or self.role.is_replica:
+            return  # a whole table was copied or touched
+        now = self.clock.monotonic()
+        for name in names:
+            if name not in self.topics.topics:
+                self._deleted.pop(name, None)
+                self._again.pop(name, None)
+                self._deleted[name] = now
+            elif name in self._deleted and now - self._deleted.pop(name) < ANNOUNCED_AGAIN_SECONDS[-1]:
+                self._again[name] = now
+                self._created_again.set()
+        while len(self._deleted) > DELETED_KEPT_MAX:
+            del self._deleted[next(iter(self._deleted))]
+
+    async def _announce_again(self) -> None:
+        """Register topics that were created again after their deletion once more, until cancelled."""
+        while True:
+            await self._created_again.wait()
+            self._created_again = trio.Event()
+            checked = self.clock.monotonic()
+            while self._again:
+                await trio.sleep(ANNOUNCED_AGAIN_SECONDS[0])
+                now = self.clock.monotonic()
+                due = [
+                    name
+                    for name, since in self._again.items()
+                    if any(checked < since + seconds <= now for seconds in ANNOUNCED_AGAIN_SECONDS)
+                ]
+                checked = now
+                if due and not self.role.is_replica:
+                    self.topics.announce(due)
+                self._again = {name: at for name, at in self._again.items() if at + ANNOUNCED_AGAIN_SECONDS[-1] > now}
 
     def is_known(self) -> bool:
         """Whether `known` would return at once."""
@@ -165,6 +216,7 @@ class Registration:
             async with trio.open_nursery() as nursery:
                 for link in self._links:
                     nursery.start_soon(keep_running, f"registration with {link.address}", partial(self._keep, link))
+                nursery.start_soon(keep_running, "registration of topics created again", self._announce_again)
                 with trio.move_on_after(START_SECONDS):
                     for link in self._links:
                         await link.tried.wait()
@@ -274,6 +326,8 @@ class Registration:
                 replaced_address=replaced,
                 name_server=str(channel.address),
             )
+        if (left_out := answer.ext.get(LEFT_OUT_TOPICS)) is not None:
+            log.warning("topics_not_registered", topics=left_out, name_server=str(channel.address))
         if names is None:
             self._learn(answer)
         return True

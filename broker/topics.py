@@ -289,8 +289,13 @@ class TopicTable:
         return b'{"dataVersion":%b,"topicConfigTable":%b}' % (encoded, self.encoded(names))
 
     def touch(self) -> None:
-        """Take the next version although no topic has changed, so that name servers accept the table again."""
-        self._changed(list(self.topics))
+        """Announce all topics, because the broker's permission has changed."""
+        self.announce(self.topics)
+
+    def announce(self, names: Iterable[str]) -> None:
+        """Take the next version, with which name servers accept these topics again although they have not changed."""
+        if known := [name for name in names if name in self.topics]:
+            self._changed(known)
 
     def to_json(self) -> dict[str, Any]:
         """The content of `topics.json`; the table is already encoded."""

@@ -8,6 +8,7 @@ all routes.
 from __future__ import annotations
 
 from ..remoting.bounds import refuse
+from ..remoting.command import FRAME_SIZE_MAX
 from ..world.network import Address
 
 ADDRESS_CHARACTERS_MAX = 300
@@ -23,9 +24,12 @@ BROKERS_MAX = 4096
 BROKERS_OF_CONNECTION_MAX = 8
 """How many addresses one connection may register, because one turn of the event loop removes them when it ends."""
 QUEUE_ENTRIES_MAX = 2_000_000
-"""How many topics all broker names together may have, at some 200 bytes each."""
+"""How many topics all broker names together may have, at some 200 bytes each besides the names. A registration keeps the broker
+registered with the topics that fit; the others are left out, as with the two bounds below."""
 TOPICS_KNOWN_MAX = 256 * 1024
 """How many different names of topics are kept, because one turn of the event loop lists them in one answer."""
+TOPICS_BYTES_MAX = FRAME_SIZE_MAX - 1024 * 1024
+"""How many bytes the names of all topics may have as JSON, because one answer lists them."""
 
 
 def checked_address(kind: str, text: str) -> str:

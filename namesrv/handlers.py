@@ -40,6 +40,8 @@ log = get_logger(__name__)
 
 REPLACED_ADDRESS = "replacedBrokerAddr"
 """A field of ours in the answer to a registration: the address that had the same name and id until then."""
+LEFT_OUT_TOPICS = "leftOutTopics"
+"""A field of ours in the answer to a registration: how many of its topics are beyond a bound, and not registered."""
 STRICT_JSON_VERSION = 401
 """V4_9_4: clients from this version on read only strict JSON."""
 
@@ -130,6 +132,8 @@ class Handlers:
                 address=broker.address,
                 replaced_address=registered.replaced_address,
             )
+        if registered.left_out:
+            log.warning("topics_left_out", broker=broker.name, address=broker.address, topics=registered.left_out)
         self._notify_min_id_changes()
         order = self.kv_config.namespace(ORDER_TOPIC_CONFIG) if self.config.return_order_topic_config_to_broker else None
         return request.response(
@@ -137,6 +141,7 @@ class Handlers:
                 "haServerAddr": registered.master_ha_address or None,
                 "masterAddr": registered.master_address or None,
                 REPLACED_ADDRESS: registered.replaced_address,
+                LEFT_OUT_TOPICS: registered.left_out or None,
             },
             body=dumps({"table": order}) if order is not None else b"",
         )
@@ -154,7 +159,7 @@ class Handlers:
         asked = _data_version_of(request)
         self.routes.refresh(cluster, address, self.world.clock.monotonic())
         body = dumps(stored.to_json()) if stored is not None else b""
-        return request.response(ext={"changed": stored != asked}, body=body)
+        return request.response(ext={"changed": stored != asked or self.routes.lacks_topics(cluster, address)}, body=body)
 
     def broker_heartbeat(self, request: RemotingCommand) -> RemotingCommand:
         self.routes.refresh(request.text("clusterName"), request.text("brokerAddr"), self.world.clock.monotonic())

@@ -2,6 +2,7 @@
 
 The first byte decides the form, not the `compressed` field, which some brokers of 5.x set wrongly. A body is read on the event
 loop and any peer may have sent it: only the needed fields of its JSON become objects, and `TOPICS_MAX` bounds their number.
+Equal names of topics are one object, because the topics of many brokers are the same.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping
+from sys import intern
 from typing import Annotated, TypeVar
 
 import attrs
@@ -29,7 +31,8 @@ EXPANDED_BYTES_MAX = 16 * 1024 * 1024
 OBJECTS_MAX = 2 * TOPICS_MAX
 """How many JSON objects a body may hold: one per topic and, from 5.x on, one for the topic's attributes."""
 CONFIGS_MAX = 4096
-"""How many combinations of queues and permissions the topics of one broker may have; most brokers have a handful."""
+"""How many combinations of queues and permissions the topics of one broker may have, because each costs an object; most brokers
+have a handful. Topics with further ones are left out."""
 VERSION_BYTES_MAX = 4096
 """The largest version in a compressed body, in bytes; an ordinary one takes 80."""
 
@@ -56,6 +59,8 @@ class RegisteredTopics:
 
     data_version: DataVersion
     topics: Mapping[str, TopicConfig]
+    left_out: int = 0
+    """How many more topics the broker has, which are beyond a bound."""
 
 
 _Int = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
@@ -138,16 +143,11 @@ def _read_json(body: bytes) -> RegisteredTopics:
         config = configs.get(numbers)
         if config is None:
             config = _new_config(configs, numbers, numbers)
-        topics[name] = config
+        if config is not None and len(name) <= TOPIC_CHARACTERS_MAX:
+            topics[intern(name)] = config
     version = wrapper.data_version or _Version()
-    _check_names(topics)
-    return RegisteredTopics(DataVersion(version.counter, version.timestamp, version.state_version), topics)
-
-
-def _check_names(topics: Mapping[str, TopicConfig]) -> None:
-    longest = max(topics, key=len, default="")
-    if len(longest) > TOPIC_CHARACTERS_MAX:
-        raise ValueError(f"a topic with a name of {len(longest)} characters, {TOPIC_CHARACTERS_MAX} are allowed")
+    data_version = DataVersion(version.counter, version.timestamp, version.state_version)
+    return RegisteredTopics(data_version, topics, len(table) - len(topics))
 
 
 def _decode(body: bytes) -> _Body:
@@ -176,6 +176,7 @@ def _read_compressed(expanded: bytes) -> RegisteredTopics:
     position += _INT.size
     configs: dict[bytes, TopicConfig] = {}  # a broker's topics are alike
     topics: dict[str, TopicConfig] = {}
+    left_out = 0
     for _ in range(count):
         line, position = _piece(expanded, position)
         name, _, words = line.partition(b" ")
@@ -184,15 +185,19 @@ def _read_compressed(expanded: bytes) -> RegisteredTopics:
             # Read queues, write queues, perm, filter type and, from 5.x, attributes: one space between them.
             reads, writes, perm = words.decode().split(" ", 3)[:3]
             config = _new_config(configs, words, (int_of(reads), int_of(writes), int_of(perm)))
-        topics[name.decode()] = config
-    _check_names(topics)
+        if config is not None and len(topic := name.decode()) <= TOPIC_CHARACTERS_MAX:
+            topics[intern(topic)] = config
+        else:
+            left_out += 1
     # Filter servers and static-topic mappings follow; this name server keeps neither.
-    return RegisteredTopics(DataVersion.from_json(loads(version, loose_bytes_max=VERSION_BYTES_MAX)), topics)
+    data_version = DataVersion.from_json(loads(version, loose_bytes_max=VERSION_BYTES_MAX))
+    return RegisteredTopics(data_version, topics, left_out)
 
 
-def _new_config(configs: dict[K, TopicConfig], key: K, numbers: tuple[int, ...]) -> TopicConfig:
+def _new_config(configs: dict[K, TopicConfig], key: K, numbers: tuple[int, ...]) -> TopicConfig | None:
+    """The settings of a topic; None if there are too many kinds already."""
     if len(configs) >= CONFIGS_MAX:
-        raise ValueError(f"topics of more than {CONFIGS_MAX} kinds")
+        return None
     config = configs[key] = TopicConfig(*numbers)
     return config
 

@@ -7,10 +7,11 @@ Connections are opaque here; times are seconds of a monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 import attrs
+import orjson
 
 from ..message.data_version import DataVersion
 from ..message.flags import PERM_READ_WRITE, PERM_WRITE
@@ -18,7 +19,7 @@ from ..message.units import MASTER_ID
 from ..remoting.bounds import refuse
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
-from .bounds import BROKERS_MAX, BROKERS_OF_CONNECTION_MAX, QUEUE_ENTRIES_MAX, TOPICS_KNOWN_MAX
+from .bounds import BROKERS_MAX, BROKERS_OF_CONNECTION_MAX, QUEUE_ENTRIES_MAX, TOPICS_BYTES_MAX, TOPICS_KNOWN_MAX
 from .registration import RegisteredTopics, TopicConfig
 
 BROKER_TIMEOUT_SECONDS = 120.0
@@ -28,6 +29,9 @@ UNIT, UNIT_SUB = 1, 2
 
 SORTED_MAX = 20_000
 """Up to this number of topics a list is sorted; sorting more would take too long a turn of the event loop."""
+
+ESCAPED_BYTES_MAX = 6
+"""The most bytes that one character has in JSON."""
 
 Connection = TypeVar("Connection", bound=Hashable)
 
@@ -55,6 +59,8 @@ class Registered:
     master_ha_address: str = ""
     replaced_address: str | None = None
     """Another address that was registered under the same name and id until now."""
+    left_out: int = 0
+    """How many topics of the registration are beyond a bound."""
 
 
 @attrs.frozen
@@ -100,6 +106,12 @@ class _Live(Generic[Connection]):
     connection: Connection
     data_version: DataVersion
     refreshed: float
+    lacks_topics: bool = False
+    """Whether topics of the broker were left out or deleted here, so that it has to register all of them again."""
+
+
+def _bytes_of(topic: str) -> int:
+    return len(orjson.dumps(topic)) + 1
 
 
 def _queue_data(broker_name: str, config: TopicConfig) -> dict[str, Any]:
@@ -126,6 +138,8 @@ class RouteTable(Generic[Connection]):
     """By broker name, the topics of `_topics` that have an entry for it."""
     _entries: int = 0
     """How many topics all broker names have together."""
+    _topics_bytes: int = 0
+    """How many bytes the names of all topics have as JSON."""
     min_id_changes: list[MinIdChange] = attrs.field(factory=list[MinIdChange])
     """Changes of which the brokers were not yet notified, for names with acting masters."""
 
@@ -157,8 +171,6 @@ class RouteTable(Generic[Connection]):
             over_it = sum(each.connection == connection for each in self._live.values())
             if over_it >= BROKERS_OF_CONNECTION_MAX:
                 raise refuse(f"register broker failed: {over_it} addresses are registered over this connection already")
-        self._refuse_entries(broker.name, len(registered.topics))
-        self._refuse_topics(registered.topics)
         if broker.broker_id not in known and len(registered.topics) == 1:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -177,27 +189,42 @@ class RouteTable(Generic[Connection]):
             others = tuple(address for number, address in group.addresses.items() if number != broker.broker_id)
             came = MinIdChange(broker.name, broker.broker_id, broker.address, others, ha_address=broker.ha_address)
             self.min_id_changes.append(came)
+        left_out = registered.left_out
         acts_as_master = broker.enable_acting_master is not None and broker.broker_id == min(group.addresses)
         if broker.broker_id == MASTER_ID or acts_as_master:
             read_only = broker.broker_id != MASTER_ID and group.enable_acting_master
-            self._take_topics(broker, registered, read_only=read_only, all_new=is_first)
+            left_out += self._take_topics(broker, registered, read_only=read_only, all_new=is_first)
             if forget_missing_topics:
                 self._forget_topics(broker.name, lambda topic: topic not in registered.topics)
-        self._live[broker.cluster, broker.address] = _Live(broker, connection, registered.data_version, now)
-        registered_as = self._master_of(broker, group)
+        # A registration of a single topic does not bring what is lacking; one of all topics does.
+        is_full = len(registered.topics) >= len(self._topics_of.get(broker.name, ()))
+        lacks_topics = left_out > 0 or (live is not None and live.lacks_topics and not is_full)
+        self._live[broker.cluster, broker.address] = _Live(broker, connection, registered.data_version, now, lacks_topics)
         other = known_before if known_before != broker.address else None
-        return attrs.evolve(registered_as, replaced_address=other) if other is not None else registered_as
+        return attrs.evolve(self._master_of(broker, group), replaced_address=other, left_out=left_out)
 
-    def _refuse_topics(self, topics: Collection[str]) -> None:
-        if len(self._topics) + len(topics) > TOPICS_KNOWN_MAX:
-            new = sum(topic not in self._topics for topic in topics)
-            if len(self._topics) + new > TOPICS_KNOWN_MAX:
-                raise refuse(f"{new} new topics do not fit: {len(self._topics)} of {TOPICS_KNOWN_MAX} are known")
+    def _has_room(self, broker_name: str, topic: str) -> bool:
+        """Whether a topic of a broker fits the bounds; one that is there already does."""
+        if topic in self._topics_of.get(broker_name, ()):
+            return True
+        if self._entries >= QUEUE_ENTRIES_MAX:
+            return False
+        is_known = topic in self._topics
+        return is_known or (len(self._topics) < TOPICS_KNOWN_MAX and self._topics_bytes + _bytes_of(topic) <= TOPICS_BYTES_MAX)
 
-    def _refuse_entries(self, broker_name: str, count: int) -> None:
-        others = self._entries - len(self._topics_of.get(broker_name, ()))
-        if others + count > QUEUE_ENTRIES_MAX:
-            raise refuse(f"{count} topics of {broker_name} do not fit: {others} of {QUEUE_ENTRIES_MAX} are taken")
+    def _enter_topic(self, broker_name: str, topic: str) -> dict[str, TopicConfig]:
+        """List a topic of a broker, and return its queues by broker name."""
+        queues = self._topics.get(topic)
+        if queues is None:
+            queues = self._topics[topic] = {}
+            self._topics_bytes += _bytes_of(topic)
+        listed = self._topics_of.get(broker_name)
+        if listed is None:
+            listed = self._topics_of[broker_name] = set()
+        if topic not in listed:
+            listed.add(topic)
+            self._entries += 1
+        return queues
 
     def _refuse_stale(self, broker: Broker, version: DataVersion, old_address: str | None) -> None:
         # A master that was replaced under its own id may return late; the newer state stays.
@@ -234,22 +261,28 @@ class RouteTable(Generic[Connection]):
             self._live.pop((broker.cluster, replaced), None)
         group.addresses[broker.broker_id] = broker.address
 
-    def _take_topics(self, broker: Broker, registered: RegisteredTopics, *, read_only: bool, all_new: bool) -> None:
+    def _take_topics(self, broker: Broker, registered: RegisteredTopics, *, read_only: bool, all_new: bool) -> int:
+        """Enter the topics of a broker; return how many of them do not fit and were left out."""
         live = self._live.get((broker.cluster, broker.address))
         changed = all_new or live is None or live.data_version != registered.data_version
-        for topic, config in registered.topics.items():
-            queues = self._topics.setdefault(topic, {})
-            if changed or broker.name not in queues:
-                queues[broker.name] = config
-        self._list_topics(broker.name, registered.topics)
+        left_out, name, topics = 0, broker.name, registered.topics
+        all_fit = (  # the ordinary case, found out without a look at each topic
+            self._entries + len(topics) <= QUEUE_ENTRIES_MAX
+            and len(self._topics) + len(topics) <= TOPICS_KNOWN_MAX
+            and self._topics_bytes + ESCAPED_BYTES_MAX * (sum(map(len, topics)) + len(topics)) <= TOPICS_BYTES_MAX
+        )
+        for topic, config in topics.items():
+            queues = self._topics.get(topic)
+            if queues is None or name not in queues:
+                if all_fit or self._has_room(name, topic):
+                    self._enter_topic(name, topic)[name] = config
+                else:
+                    left_out += 1
+            elif changed:
+                queues[name] = config
         if read_only:
-            self._change_permission(broker.name, lambda perm: perm & ~PERM_WRITE)
-
-    def _list_topics(self, broker_name: str, topics: Iterable[str]) -> None:
-        listed = self._topics_of.setdefault(broker_name, set())
-        before = len(listed)
-        listed.update(topics)
-        self._entries += len(listed) - before
+            self._change_permission(name, lambda perm: perm & ~PERM_WRITE)
+        return left_out
 
     def _unlist_topic(self, broker_name: str, topic: str) -> None:
         """Remove one broker from a topic, and the topic with its last broker."""
@@ -257,6 +290,7 @@ class RouteTable(Generic[Connection]):
         del queues[broker_name]
         if not queues:
             del self._topics[topic]
+            self._topics_bytes -= _bytes_of(topic)
         listed = self._topics_of[broker_name]
         listed.discard(topic)
         self._entries -= 1
@@ -308,6 +342,11 @@ class RouteTable(Generic[Connection]):
         """The version that an address registered last, or None."""
         live = self._live.get((cluster, address))
         return live.data_version if live is not None else None
+
+    def lacks_topics(self, cluster: str, address: str) -> bool:
+        """Whether topics that an address registered are not there any more, or never were."""
+        live = self._live.get((cluster, address))
+        return live is not None and live.lacks_topics
 
     def expire(self, now: float) -> list[tuple[Broker, Connection]]:
         """Remove brokers that were silent for longer than their timeout; returns them with their connections, to be closed."""
@@ -378,21 +417,30 @@ class RouteTable(Generic[Connection]):
     # changes by administrators
 
     def register_topic(self, topic: str, queues: Iterable[tuple[str, TopicConfig]]) -> None:
-        """Add a topic's queues on registered brokers; those on unknown brokers are ignored."""
-        known = {name: config for name, config in queues if name in self._brokers}
-        self._refuse_topics((topic,))
-        for name in known:
-            self._refuse_entries(name, len(self._topics_of.get(name, ())) + 1)
-        if known:
-            self._topics.setdefault(topic, {}).update(known)
-        for name in known:
-            self._list_topics(name, (topic,))
+        """Add a topic's queues on registered brokers; those on unknown brokers are ignored.
+
+        Raises:
+            RequestRefused: there is no room for it. Brokers before the one that the remark names have the topic.
+        """
+        for name, config in queues:
+            if name in self._brokers:
+                if not self._has_room(name, topic):
+                    known = f"{len(self._topics)} topics with {self._topics_bytes} bytes and {self._entries} entries of brokers"
+                    raise refuse(f"the topic does not fit on {name}: there are {known}")
+                self._enter_topic(name, topic)[name] = config
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Remove a topic from the brokers of one cluster, or from all."""
+        """Remove a topic from the brokers of one cluster, or from all.
+
+        A broker on which the topic was created again meanwhile registers all of its topics again.
+        """
         for name in list(self._topics.get(topic, {})):
-            if cluster is None or self._brokers[name].cluster == cluster:
+            group = self._brokers[name]
+            if cluster is None or group.cluster == cluster:
                 self._unlist_topic(name, topic)
+                for address in group.addresses.values():
+                    if live := self._live.get((group.cluster, address)):
+                        live.lacks_topics = True
 
     def wipe_write_permission(self, broker_name: str) -> int:
         """Remove the write permission from all topics of a broker; returns their number."""

@@ -12,15 +12,21 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 from ledgermq.broker import registration
 from ledgermq.broker.topics import TopicConfig
+from ledgermq.client.producer import open_producer
 from ledgermq.message.json import loads
+from ledgermq.message.message import Message
+from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.dispatcher import Dispatcher
 from ledgermq.remoting.server import RemotingServer, ServerConnection
+from ledgermq.testing.embedded import open_virtual
 from ledgermq.testing.logs import capture_logs
+from ledgermq.world.network import Address
 from ledgermq.world.real import real_world
 
 from .desk import open_desk, until
@@ -356,3 +362,27 @@ async def test_a_broker_that_takes_another_one_s_name_says_so(tmp_path: Path) ->
 
     (entry,) = [entry for entry in logs if entry["event"] == "other_broker_has_our_name"]
     assert (entry["broker"], entry["broker_id"], entry["replaced_address"]) == ("b1", 0, "10.0.0.9:1")
+
+
+@pytest.mark.parametrize("forced", ["true", "false"])
+async def test_a_topic_created_again_during_its_deletion_has_a_route_soon(autojump_clock: MockClock, forced: str) -> None:
+    """A producer sends between its deletion at the broker and that at the name server, and its message is acknowledged."""
+    async with (
+        open_virtual(settings={"forceRegister": forced}) as cluster,
+        open_producer(cluster.namesrv, "p", world=cluster.world) as producer,
+        connected(Address.parse(cluster.namesrv), network=cluster.world.network) as to_namesrv,
+        connected(Address.parse(await cluster.master()), network=cluster.world.network) as to_broker,
+    ):
+        await producer.send(Message("T", b"1"))
+        await to_broker.call(RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}), 3)
+        await producer.send(Message("T", b"2"))
+        await to_namesrv.call(RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}), 3)
+
+        async def has_route() -> bool:
+            answer = await to_namesrv.call(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}), 3)
+            return answer.code == ResponseCode.SUCCESS
+
+        assert not await has_route()
+        with trio.fail_after(2):
+            while not await has_route():  # noqa: ASYNC110 - virtual time
+                await trio.sleep(0.1)

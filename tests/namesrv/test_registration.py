@@ -153,16 +153,31 @@ def test_any_bytes_are_refused_or_read_but_nothing_else(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_topics_of_too_many_kinds_are_refused(compressed: bool) -> None:
-    """Each kind costs an object; brokers have a handful of them."""
+def test_topics_of_too_many_kinds_are_left_out(compressed: bool) -> None:
+    """Each kind costs an object; brokers have a handful of them, and keep those although somebody creates thousands."""
     lines = [b"t%d %d 4 6" % (number, number) for number in range(CONFIGS_MAX + 1)]
     packed = struct.pack(">i", 2) + b"{}" + struct.pack(">i", len(lines))
     packed += b"".join(struct.pack(">i", len(line)) + line for line in lines)
     table = {f"t{number}": {"readQueueNums": number} for number in range(CONFIGS_MAX + 1)}
     body = zlib.compress(packed) if compressed else json.dumps({"topicConfigTable": table}).encode()
 
-    with pytest.raises(RequestRefused, match=f"more than {CONFIGS_MAX} kinds"):
-        read_registration(body, 0)
+    registered = read_registration(body, 0)
+
+    assert (len(registered.topics), registered.left_out) == (CONFIGS_MAX, 1)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_topic_with_a_name_of_any_length_is_left_out(compressed: bool) -> None:
+    """The broker's other topics are registered."""
+    long = "x" * 513
+    lines = [b"T 4 4 6", long.encode() + b" 4 4 6"]
+    packed = struct.pack(">i", 2) + b"{}" + struct.pack(">i", len(lines))
+    packed += b"".join(struct.pack(">i", len(line)) + line for line in lines)
+    body = zlib.compress(packed) if compressed else json.dumps({"topicConfigTable": {"T": {}, long: {}}}).encode()
+
+    registered = read_registration(body, 0)
+
+    assert (list(registered.topics), registered.left_out) == (["T"], 1)
 
 
 @pytest.mark.parametrize("number", [1 << 31, 1 << 64, 10**40])

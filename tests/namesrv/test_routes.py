@@ -6,7 +6,8 @@ import attrs
 import pytest
 
 from ledgermq.message.data_version import DataVersion
-from ledgermq.namesrv.bounds import BROKERS_OF_CONNECTION_MAX, TOPICS_KNOWN_MAX
+from ledgermq.namesrv import routes as module
+from ledgermq.namesrv.bounds import BROKERS_OF_CONNECTION_MAX
 from ledgermq.namesrv.registration import RegisteredTopics, TopicConfig
 from ledgermq.namesrv.routes import Broker, MinIdChange, Registered, RouteTable
 from ledgermq.remoting.errors import RequestRefused
@@ -375,17 +376,50 @@ def test_two_hundred_brokers_that_leave_leave_nothing_behind() -> None:
     assert table.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
-def test_topics_beyond_the_bound_are_refused_and_the_others_stay() -> None:
-    """A registration of too many is refused; brokers that are registered already stay."""
-    table = RouteTable[str]()
-    table.register(MASTER, topics(V1, T=RW, U=RW), "a", 0.0)
-    many = {f"T{n}": RW for n in range(TOPICS_KNOWN_MAX)}
+@pytest.mark.parametrize(
+    ("bound", "value"),
+    [("TOPICS_KNOWN_MAX", 5), ("TOPICS_BYTES_MAX", len('"TBW102","T","T0","T1","T2",')), ("QUEUE_ENTRIES_MAX", 7)],
+)
+def test_topics_beyond_a_bound_are_left_out_and_their_broker_stays(
+    monkeypatch: pytest.MonkeyPatch, bound: str, value: int
+) -> None:
+    """Its other topics keep their routes, and it is asked to register again until all of them fit."""
+    table = table_of(MASTER, T=RW)
+    monkeypatch.setattr(module, bound, value)
+    many = {f"T{number}": RW for number in range(5)}
 
-    with pytest.raises(RequestRefused, match="new topics do not fit"):
-        table.register(OTHER, topics(V1, **many), "b", 0.0)
+    registered = table.register(OTHER, topics(V1, T=RW, **many), "o", 0.0)
 
-    assert table.topics() == ["T", "TBW102", "U"]
-    table.register(MASTER, topics(V1, T=RW, U=RW), "a", 1.0)
+    assert registered.left_out == 2
+    assert table.all_topics() == ["T", "T0", "T1", "T2", "TBW102"]
+    assert table.members("c2", "b2")["brokerAddrs"] == {0: OTHER.address}
+    assert table.lacks_topics("c2", OTHER.address)
+    with pytest.raises(RequestRefused, match="the topic does not fit on b2"):
+        table.register_topic("T3", [("b2", RW)])
+    table.register(OTHER, topics(V2, T0=TopicConfig(1, 1, 6)), "o", 1.0)
+    assert queues(table, "T0") == {"b2": (1, 6)}
+    table.delete_topic("T0")
+    table.delete_topic("T1")
+    assert table.register(OTHER, topics(V2, T=RW, T2=RW, T3=RW, T4=RW), "o", 2.0).left_out == 0
+    assert not table.lacks_topics("c2", OTHER.address)
+    table.connection_closed("o")
+    table.connection_closed(MASTER.address)
+    assert table.register(OTHER, topics(V1, T=RW, T0=RW, T1=RW, T2=RW), "o", 3.0).left_out == 0
+
+
+def test_a_broker_registers_again_what_was_deleted_while_it_had_it() -> None:
+    """A producer has created the topic again between its deletion at the broker and here; one registered topic is not all."""
+    table = table_of(MASTER, SLAVE, OTHER, T=RW)
+
+    table.delete_topic("T", "c1")
+
+    assert table.lacks_topics("c1", MASTER.address)
+    assert not table.lacks_topics("c2", OTHER.address)
+    table.register(MASTER, RegisteredTopics(V2, {"New": RW}), MASTER.address, 1.0)
+    assert table.lacks_topics("c1", MASTER.address)
+    table.register(MASTER, topics(V2, T=RW, New=RW), MASTER.address, 2.0)
+    assert not table.lacks_topics("c1", MASTER.address)
+    assert queues(table, "T") == {"b1": (4, 6), "b2": (4, 6)}
 
 
 def test_one_connection_registers_so_many_addresses_and_no_more() -> None:
