@@ -7,6 +7,7 @@ when a broker notifies it of a change of members, and when a route has changed. 
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from math import inf
 
 import attrs
@@ -89,24 +90,29 @@ class Membership:
             settled = await self.rebalance()
 
     async def renew_locks(self) -> None:
-        """Renew the locks of all our queues until cancelled."""
+        """Renew the locks of all our queues until cancelled; those of a broker that failed are renewed each second."""
+        due: dict[str, float] = {}
         while True:
-            await trio.sleep(LOCK_RENEW_SECONDS)
+            await trio.sleep(UNRESOLVED_SECONDS)
             by_broker: dict[str, list[Source]] = {}
             for source in [*self.sources.values(), *self.keeper.leaving]:
                 by_broker.setdefault(source.queue.broker_name, []).append(source)
             async with trio.open_nursery() as nursery:
-                for sources in by_broker.values():
-                    nursery.start_soon(self._renew, sources)
+                for name, sources in by_broker.items():
+                    if trio.current_time() >= due.setdefault(name, trio.current_time() + LOCK_RENEW_SECONDS):
+                        nursery.start_soon(self._renew, name, sources, due)
 
-    async def _renew(self, sources: list[Source]) -> None:
+    async def _renew(self, broker_name: str, sources: list[Source], due: dict[str, float]) -> None:
         asked_at = trio.current_time()
         try:
             address = await master_of(self.session, sources[0].queue)
             locked = await lock_queues(self.session, self.group, address, [source.queue for source in sources])
         except ClientError as error:
-            self._log.warning("locks_not_renewed", broker=sources[0].queue.broker_name, reason=str(error))
+            self._log.warning("locks_not_renewed", broker=broker_name, reason=str(error))
+            with suppress(ClientError):
+                await self.session.refresh_route(sources[0].queue.topic)  # it may have another master now
             return
+        due[broker_name] = asked_at + LOCK_RENEW_SECONDS
         for source in sources:
             if source.queue in locked and source.is_locked:
                 source.locked_until = asked_at + LOCK_LOST_SECONDS

@@ -36,7 +36,7 @@ class NameServers:
     """The index of the name server that is asked first."""
 
     async def ask(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
-        """Ask until one name server answers success.
+        """Ask until one name server answers success; once one has refused, the others have `NEXT_SERVER_SECONDS` left.
 
         Raises:
             Unreachable, NoAnswer: none of them answered.
@@ -63,15 +63,17 @@ class NameServers:
                     if asked < len(order):
                         nursery.start_soon(ask, order[asked])
                         asked += 1
-                    wait_seconds = NEXT_SERVER_SECONDS if asked < len(order) else timeout_seconds
-                    with trio.move_on_at(min(deadline, trio.current_time() + wait_seconds)):
+                    refused = any(not isinstance(failure, Unreachable | NoAnswer) for failure in failures)
+                    last_wait = asked == len(order)
+                    wait_seconds = timeout_seconds if last_wait and not refused else NEXT_SERVER_SECONDS
+                    with trio.move_on_at(min(deadline, trio.current_time() + wait_seconds)) as waiting:
                         index, outcome = await receive.receive()
                         if isinstance(outcome, RemotingCommand):
                             self._first = index
                             nursery.cancel_scope.cancel()
                             return outcome
                         failures.append(outcome)
-                    if trio.current_time() >= deadline:
+                    if trio.current_time() >= deadline or (waiting.cancelled_caught and last_wait):
                         break
                 nursery.cancel_scope.cancel()
         raise (

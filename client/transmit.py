@@ -36,6 +36,10 @@ Choose = Callable[[Publication], Target]
 SINGLE, BATCH = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)
 
 
+ROUTE_SECONDS = 1.0
+"""How long a failed send waits for a new route at most, and a third of its time; then it goes on by the old one."""
+
+
 @attrs.define(eq=False, repr=False)
 class Transmitter:
     """Chooses queues and makes the attempts of sends, for one producer."""
@@ -138,7 +142,8 @@ class Transmitter:
             if failure.may_have_been_stored and once and holder is None:
                 holder = target.queue
             if failure.invalid_metadata and not isinstance(failure, NoRoute):
-                publication = await self.publications.find_again(publication, deadline)
+                now = trio.current_time()
+                publication = await self.publications.find_again(publication, now + min((deadline - now) / 3, ROUTE_SECONDS))
                 if choose is not None and isinstance(failure, NoPermission) and self._stays_absent(publication, target, choose):
                     failure.retriable, failure.may_have_been_stored = False, attempts.may_have_been_stored
                     raise failure

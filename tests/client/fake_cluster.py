@@ -330,6 +330,8 @@ class FakeCluster:
     route_seconds: float = 0.0
     """How long name servers take over a route."""
     connections: list[RemotingServer] = attrs.field(factory=list[RemotingServer])
+    started: int = 0
+    """How many brokers were started; each has an address of its own."""
 
     async def start_name_server(self, address: str = NAMESRV, *, empty: bool = False) -> None:
         """Start a name server; one that is `empty` knows no topic."""
@@ -342,7 +344,8 @@ class FakeCluster:
         await self._serve(Address.parse(address), RemotingServer(dispatcher, self.network, self.world.clock))
 
     async def start_broker(self, name: str, broker_id: int = 0) -> FakeBroker:
-        address = Address(f"10.0.{len(self.brokers) + 1}.1", 10911)
+        self.started += 1
+        address = Address(f"10.0.{self.started}.1", 10911)
         # The handler is the broker itself, which needs its server: the placeholder is replaced at once.
         server = RemotingServer(Dispatcher(), self.network, self.world.clock)
         broker = FakeBroker(self, name, broker_id, address, server)

@@ -83,6 +83,33 @@ async def test_a_hung_name_server_and_a_dead_master_leave_time_for_the_other(aut
         assert {result.queue.broker_name for result in results} == {"b2"}
 
 
+@pytest.mark.parametrize("order", range(2))
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_topic_is_created_although_one_name_server_hangs(autojump_clock: MockClock, seed: int, order: int) -> None:
+    """One has answered that it does not know the topic, and the other one is not waited for until the send has timed out."""
+    async with open_cluster(seed) as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("TBW102", 4)
+        await break_other(cluster, "silent")
+        async with open_producer(both_orders()[order], world=cluster.world) as producer:
+            assert (await producer.send(Message("new", b""))).status.name == "SEND_OK"
+
+
+async def test_a_dead_master_is_left_although_the_only_name_server_hangs(autojump_clock: MockClock) -> None:
+    """Nobody can tell what has become of it, and the other master of the route takes the messages."""
+    async with open_cluster() as cluster:
+        dead, _ = await cluster.start_broker("b1"), await cluster.start_broker("b2")
+        cluster.create("t", 2)
+        async with open_producer(NAMESRV, world=cluster.world) as producer:
+            await producer.send(Message("t", b""))
+            cluster.network.silent.add(Address.parse(NAMESRV))
+            cluster.network.forget(Address.parse(NAMESRV))
+            cluster.kill(dead)
+            results = [await producer.send(Message("t", b"")) for _ in range(8)]
+
+    assert {result.queue.broker_name for result in results} == {"b2"}
+
+
 async def test_a_topic_is_unknown_only_if_all_say_so(autojump_clock: MockClock) -> None:
     """And no name server is not the same as an unknown topic."""
     async with open_cluster() as cluster:

@@ -288,8 +288,30 @@ async def test_a_lost_lock_stops_a_queue_until_it_is_back(autojump_clock: MockCl
         broker = await cluster.start_broker("b1")
         cluster.create("t", 1)
         async with open_consumer(NAMESRV, "g", "t", orderly=True, ack="explicit", world=cluster.world) as consumer:
-            broker.refuse(RequestCode.LOCK_BATCH_MQ, ResponseCode.SYSTEM_ERROR, times=2)
+            broker.refuse(LOCK, ResponseCode.SYSTEM_ERROR, times=32)  # from 20 s on, each second
             await trio.sleep(45)
             broker.put("t", 0, b"0")
-            assert await consumer.get_one(10) is None
-            assert await consumer.get_one(10) is not None, "the third renewal succeeds after 60 s"
+            assert await consumer.get_one(5) is None
+            assert await consumer.get_one(10) is not None, "a renewal succeeds after 52 s"
+
+
+async def test_a_queue_goes_on_when_its_master_has_changed(autojump_clock: MockClock) -> None:
+    """A renewal that fails is repeated at the new master before the lock has expired."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with consuming(cluster, "a") as consumer:
+            await trio.sleep(18)
+            cluster.kill(broker)
+            cluster.forget(broker)
+            await trio.sleep(5)
+            successor = await cluster.start_broker("b1")
+            cluster.create("t", 1)
+            for number in range(20):
+                successor.put("t", 0, b"%d" % number)
+            began = trio.current_time()
+            for number in range(20):
+                async with consumer.take(1, 30) as (message,):
+                    assert int(message.body) == number
+                await trio.sleep(1)
+            assert trio.current_time() - began < 24, "the queue never waits for its lock"
