@@ -32,7 +32,8 @@ from .assigned import BYTES_MAX, BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, He
 from .background import background_nursery
 from .consumer_options import AckMode, ConsumerOptions
 from .delivery import Line, Source
-from .errors import Closed, InvalidArgument, NoRoute, NoRouteReason
+from .direct import DirectMessages
+from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason
 from .fetch import PULL_MESSAGES_MAX
 from .membership import Membership
 from .offsets import kept_offsets
@@ -43,7 +44,7 @@ from .rebalance import Strategy, strategy_of
 from .received import ReceivedMessage, give_back_unfinished
 from .redelivery import Redelivery
 from .send_back import SendBack
-from .session import CALL_SECONDS, CLOSE_SECONDS, Session, open_session
+from .session import CALL_SECONDS, Session, open_session
 from .subscription import TAG_EXPRESSION, ConsumeFrom, Member, MessageModel, Subscription, subscriptions_of_member
 
 log = get_logger(__name__)
@@ -53,6 +54,11 @@ MESSAGES_PER_TURN = 64
 """`async for` lets other tasks run after this many messages, and whenever it has to wait."""
 CONSUME_AGO_MS = 30 * 60 * 1000
 """How far back in time `ConsumeFrom.TIMESTAMP` begins by default (RocketMQ's `consumeTimestamp`)."""
+
+COMMIT_AT_CLOSE_SECONDS, COMMIT_PAUSE_SECONDS = 2.0, 0.1
+"""For how long, and after which pauses, the commits of a consumer that closes are repeated; an election takes less."""
+LEAVE_SECONDS = COMMIT_AT_CLOSE_SECONDS + 1.0
+"""How long a consumer takes to leave its group at most; then it leaves its locks to expire."""
 
 MessageHandler = Callable[[ReceivedMessage], Awaitable[object] | None]
 
@@ -70,8 +76,7 @@ class Consumer:
     _keeper: QueueKeeper
     _membership: Membership
     _token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
-    _direct: list[ReceivedMessage] = attrs.field(factory=list[ReceivedMessage])
-    """Messages that a broker wants consumed at once, before all others."""
+    _direct: DirectMessages = attrs.field(factory=DirectMessages)
     _closed: bool = False
 
     def __repr__(self) -> str:
@@ -191,7 +196,7 @@ class Consumer:
 
     def take_now(self) -> ReceivedMessage | None:
         """Take one message without waiting; None if there is none."""
-        if self._closed or self._direct:
+        if self._closed or self._direct.waiting:
             return self._take_now(1)[0]
         return self._line.take_one()
 
@@ -203,8 +208,8 @@ class Consumer:
     def _take_now(self, messages_max: int) -> list[ReceivedMessage]:
         if self._closed:
             raise Closed("the consumer is closed")
-        if self._direct:
-            return [self._direct.pop(0)]
+        if self._direct.waiting:
+            return [self._direct.take()]
         return self._line.take(messages_max)
 
     # ------------------------------------------------------------------------------------------------ what is read now
@@ -259,9 +264,8 @@ class Consumer:
         """Continue at another offset in one of our queues, at once; nothing happens if another member reads it."""
         self._membership.reset(queue, offset)
 
-    def consume_directly(self, message: ReceivedMessage) -> None:
-        self._direct.append(message)
-        self._line.wake_one()
+    def consume_directly(self, message: ReceivedMessage) -> bool:
+        return self._direct.add(message, self._nursery, self._line)
 
     def join(self) -> None:
         """Enter the group's data into the session, so that heartbeats announce this member and requests of brokers reach it."""
@@ -301,19 +305,25 @@ class Consumer:
                         await check_subscription(self._session, self.group, subscription, address)
 
     async def close(self) -> None:
-        """Commit, release locks and wake the tasks that wait for messages, within `CLOSE_SECONDS`."""
+        """Commit, release locks and wake the tasks that wait for messages, within `LEAVE_SECONDS`."""
+        self._direct.close()
         self._closed = True
         self._line.close()
         sources = [*self._membership.sources.values(), *self._keeper.leaving]
         self._membership.sources.clear()
         for source in sources:
             source.drop()
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS):
-            await self._keeper.commit(sources, CLOSE_SECONDS)
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVE_SECONDS):
+            with trio.move_on_after(COMMIT_AT_CLOSE_SECONDS):
+                while await self._keeper.commit(sources, COMMIT_AT_CLOSE_SECONDS):
+                    await trio.sleep(COMMIT_PAUSE_SECONDS)  # a group that has lost its master has another one in a moment
+                    for topic in self.subscriptions:
+                        with suppress(ClientError):
+                            await self._session.refresh_route(topic)
             if self._membership.orderly:
                 async with trio.open_nursery() as nursery:
                     for source in sources:
-                        nursery.start_soon(self._keeper.unlock, source)
+                        nursery.start_soon(self._keeper.unlock, source.queue)
 
     async def _commit_forever(self) -> None:
         while True:
@@ -414,7 +424,7 @@ async def open_consumer(
         NoRoute: no name server answers.
         SubscriptionRefused: a broker does not support the filter.
         OffsetsUnreadable: the file at `offsets_path` cannot be read or understood.
-    Cancellation: offsets are committed and locks released within two seconds, then everything is closed.
+    Cancellation: offsets are committed and locks released within three seconds, then everything is closed.
     """
     world = world or real_world()
     check_group(group)

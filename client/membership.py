@@ -22,7 +22,7 @@ from .queue_calls import group_members, lock_queues, master_of
 from .queue_keeping import QueueKeeper
 from .rebalance import Strategy, allocate
 from .route import TopicRoute
-from .session import CALL_SECONDS, Session
+from .session import CALL_SECONDS, CLOSE_SECONDS, Session
 from .subscription import MessageModel
 
 log = get_logger(__name__)
@@ -205,6 +205,11 @@ class Membership:
                     self._log.debug("queue_locked_by_other_member", queue=str(queue))
                     return
             source = await self.keeper.take(queue, is_new=is_new, locked_until=locked_until)
+        except trio.Cancelled:
+            if self.orderly:  # the lock may be ours, and nobody else would get it for a minute
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS):
+                    await self.keeper.unlock(queue)
+            raise
         except ClientError as error:
             self._log.warning("queue_not_taken", queue=str(queue), reason=str(error))
             return

@@ -17,8 +17,8 @@ from ..message.json import dumps, loads, message_queue_of
 from ..message.message import MessageQueue
 from ..world.disk import Disk
 from ..world.events import get_logger
-from .errors import ClientError, OffsetsNotWritten, OffsetsUnreadable, Refused, Unreachable
-from .queue_calls import asked_offset, commit_offset
+from .errors import ClientError, OffsetsNotWritten, OffsetsUnreadable, Refused
+from .queue_calls import asked_offset, note_offset, only_noted
 from .session import CALL_SECONDS, Session
 from .subscription import MessageModel
 
@@ -118,10 +118,10 @@ async def commit_offsets(
 
     async def commit(queue: MessageQueue, offset: int) -> None:
         try:
-            if await commit_offset(session, group, queue, offset, timeout_seconds):
+            if await note_offset(session, group, queue, offset, timeout_seconds):
                 kept[queue] = offset
             else:
-                on_failure(queue, Unreachable(queue.broker_name, "its master is gone, and only a slave has noted the offset"))
+                on_failure(queue, only_noted(queue))
         except ClientError as error:
             if not isinstance(error, Refused):
                 silent.add((queue.broker_name, queue.topic))

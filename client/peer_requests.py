@@ -21,6 +21,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import PROTOCOL_VERSION, RemotingCommand
 from ..world.events import get_logger
 from .delivery import Source
+from .direct import DirectDelivery
 from .received import ReceivedMessage, split_records
 from .subscription import Subscription
 
@@ -45,36 +46,9 @@ class Asked(Protocol):
 
     def members_changed(self) -> None: ...
     def reset(self, queue: MessageQueue, offset: int) -> None: ...
-    def consume_directly(self, message: ReceivedMessage) -> None: ...
-
-
-@attrs.define(eq=False)
-class DirectDelivery:
-    """The origin of a message that a broker wants consumed now; the outcome is sent as the answer."""
-
-    queue: MessageQueue
-    _answer: Callable[[str], None]
-    _answered: bool = False
-
-    def check_open(self) -> None:
-        """Do nothing: a late answer does no harm."""
-
-    def ack(self, message: ReceivedMessage) -> None:  # noqa: ARG002 - there is only one
-        self._settle("CR_SUCCESS")
-
-    async def retry(self, message: ReceivedMessage, delay_level: int) -> None:  # noqa: ARG002 - the administrator decides
-        self._settle("CR_LATER")
-
-    def put_back(self, message: ReceivedMessage) -> None:
-        self.give_back(message)
-
-    def give_back(self, message: ReceivedMessage) -> None:  # noqa: ARG002 - there is only one
-        self._settle("CR_LATER")
-
-    def _settle(self, outcome: str) -> None:
-        if not self._answered:
-            self._answered = True
-            self._answer(outcome)
+    def consume_directly(self, message: ReceivedMessage) -> bool:
+        """Hand a message out before all others; False if too many such messages wait."""
+        ...
 
 
 @attrs.frozen
@@ -137,8 +111,9 @@ class PeerRequests:
 
         broker_name = request.ext.get("brokerName") or ""
         origin = DirectDelivery(MessageQueue(record.topic, broker_name, record.queue_id), answer)
-        self.consumer.consume_directly(split_records(origin, request.body)[0])
-        return None
+        if self.consumer.consume_directly(split_records(origin, request.body)[0]):
+            return None
+        return request.response(ResponseCode.SYSTEM_BUSY, remark="too many messages wait to be consumed directly")
 
 
 def _offset_table(table: Any) -> dict[MessageQueue, int]:

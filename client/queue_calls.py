@@ -103,10 +103,25 @@ async def asked_offset(
     return integer_of(answer, "offset", address), by_master
 
 
-async def commit_offset(
+async def commit_offset(session: Session, group: str, queue: MessageQueue, offset: int) -> None:
+    """Store the offset of `group` in the queue; it may be lower than before.
+
+    Raises:
+        Unreachable: the master has not stored it; while it is gone, a slave may have noted it.
+    """
+    if not await note_offset(session, group, queue, offset):
+        raise only_noted(queue)
+
+
+def only_noted(queue: MessageQueue) -> Unreachable:
+    """The error for an offset that the master does not have."""
+    return Unreachable(queue.broker_name, "its master is gone, and only a slave has noted the offset")
+
+
+async def note_offset(
     session: Session, group: str, queue: MessageQueue, offset: int, timeout_seconds: float = CALL_SECONDS
 ) -> bool:
-    """Store the offset of `group` in the queue; it may be lower than before.
+    """Store the offset of `group` in the queue, on another member if the master is gone.
 
     Returns: whether the master has stored it. While it is gone another member does, and the master may undo that later.
     """

@@ -144,17 +144,17 @@ class QueueKeeper:
             await source.on_idle.wait()
             if locked:
                 await self.commit([source], CALL_SECONDS)
-        await self.unlock(source)
+        await self.unlock(source.queue)
         self.leaving.discard(source)
         self.on_left()
 
-    async def unlock(self, source: Source) -> None:
+    async def unlock(self, queue: MessageQueue) -> None:
         """Release the lock of a queue; after a failure, which is logged, the lock expires by itself."""
         try:
-            address = await master_of(self._session, source.queue)
-            await unlock_queues(self._session, self._plan.group, address, [source.queue])
+            address = await master_of(self._session, queue)
+            await unlock_queues(self._session, self._plan.group, address, [queue])
         except ClientError as error:
-            log.warning("queue_not_unlocked", queue=str(source.queue), reason=str(error))
+            log.warning("queue_not_unlocked", queue=str(queue), reason=str(error))
 
     def read(self, source: Source) -> None:
         """Pull a queue from its next offset on, in a task of its own."""

@@ -356,29 +356,31 @@ async def test_brokers_can_ask_how_it_is(autojump_clock: MockClock) -> None:
         assert unknown.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-@pytest.mark.parametrize(("accept", "outcome"), [(True, "CR_SUCCESS"), (False, "CR_LATER")])
-async def test_a_message_can_be_consumed_directly(autojump_clock: MockClock, accept: bool, outcome: str) -> None:
-    """A message that an administrator pushes is handed out first, and what becomes of it is the answer."""
+async def test_a_commit_at_the_end_waits_for_the_next_master(autojump_clock: MockClock) -> None:
+    """What was acknowledged after the master died is committed at its successor, which is there in a moment."""
     async with open_cluster() as cluster:
         broker = await cluster.start_broker("b1")
         cluster.create("t", 1)
-        broker.put("t", 0, b"pushed")
-        request = RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, {"brokerName": "b1"}, broker.queues["t", 0][0])
-        answers: list[RemotingCommand] = []
-        async with open_consumer(NAMESRV, "g", "t", ack="explicit", world=cluster.world) as consumer:
-            connection = next(iter(broker.members.values()))
+        fill(broker, 5)
+        async with (
+            trio.open_nursery() as nursery,
+            open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer,
+        ):
+            messages = await consumer.get_many(5)
+            cluster.kill(broker)
+            cluster.forget(broker)
 
-            async def push() -> None:
-                answers.append(await connection.call(request, 5))
+            async def succeed() -> None:
+                await trio.sleep(0.8)
+                successor = await cluster.start_broker("b1")
+                cluster.create("t", 1)
+                fill(successor, 5)
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(push)
-                message = await consumer.get_one()
-                assert message is not None
-                await (message.ack() if accept else message.retry())
+            nursery.start_soon(succeed)
+            for message in messages:
+                await message.ack()
 
-        assert message.body == b"pushed"
-        assert loads(answers[0].body)["consumeResult"] == outcome
+        assert cluster.brokers[0].offsets["g", "t", 0] == 5
 
 
 async def test_a_topic_may_come_later(autojump_clock: MockClock) -> None:

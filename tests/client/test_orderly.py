@@ -16,7 +16,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 
 from .fake_cluster import NAMESRV, FakeBroker, FakeCluster, open_cluster, until
-from .test_consumer import RETRY, fill, numbers
+from .test_consumer import RETRY, fill, numbers, silence
 
 LOCK = RequestCode.LOCK_BATCH_MQ
 
@@ -315,3 +315,17 @@ async def test_a_queue_goes_on_when_its_master_has_changed(autojump_clock: MockC
                     assert int(message.body) == number
                 await trio.sleep(1)
             assert trio.current_time() - began < 24, "the queue never waits for its lock"
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_lock(autojump_clock: MockClock) -> None:
+    """Another member would wait for a minute until it has expired."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        broker.script(RequestCode.QUERY_CONSUMER_OFFSET, *[silence] * 4)
+        with trio.move_on_after(1):
+            async with consuming(cluster, "a"):
+                raise AssertionError("no offset has come")
+
+        assert len(broker.requests_of(LOCK)) == 2
+        assert broker.locks == {}

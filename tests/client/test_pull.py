@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgermq.client.errors import Closed, InvalidArgument, NoPermission
+from ledgermq.client.admin import open_admin
+from ledgermq.client.errors import ClientError, Closed, InvalidArgument, NoPermission, Unreachable
 from ledgermq.client.pull import PullConsumer, open_pull_consumer
 from ledgermq.message.json import loads
 from ledgermq.message.message import MessageQueue
@@ -40,6 +43,28 @@ async def test_reading_starts_where_the_group_stands(autojump_clock: MockClock) 
             assert broker.offsets["g", "t", 0] == 2
             with pytest.raises(InvalidArgument, match="one queue"):
                 await consumer.commit(None, 2)
+
+
+async def test_an_offset_that_only_a_slave_has_noted_is_not_committed(autojump_clock: MockClock) -> None:
+    """The master may undo it, so whoever commits, or sets the offset of a group, must not believe otherwise."""
+    async with open_cluster() as cluster:
+        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
+        cluster.create("t", 1)
+        async with (
+            open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer,
+            open_admin(NAMESRV, world=cluster.world) as admin,
+        ):
+            await admin.topic_route("t")
+            await consumer.commit(QUEUE, 1)
+            await admin.set_offset("g", QUEUE, 1)
+            cluster.kill(master)
+            for commit in (partial(consumer.commit, QUEUE, 2), partial(admin.set_offset, "g", QUEUE, 3)):
+                for _ in range(2):  # they notice that the master is gone
+                    with pytest.raises(ClientError):
+                        await commit()
+                with pytest.raises(Unreachable, match="only a slave"):
+                    await commit()
+        assert slave.offsets["g", "t", 0] == 3
 
 
 async def test_a_queue_that_cannot_be_committed_leaves_the_others_committed(autojump_clock: MockClock) -> None:
