@@ -8,7 +8,7 @@ until all of them must have ended. Pure: the time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from math import inf
 from typing import Any
 
@@ -117,14 +117,19 @@ class QueueLocks:
             for group, queue in keys
         ]
 
+    @property
+    def followed(self) -> bool:
+        """Whether this node has followed another master since it gave its last lease."""
+        return self._followed
+
+    def groups(self) -> list[tuple[str, Sized]]:
+        """Each group and its leases."""
+        return list(self._leases.items())
+
     def rows_of(self, group: str) -> list[list[Any]]:
         """The leases of a group, as they are stored in the file."""
         leases = self._leases.get(group, {})
         return [[queue.topic, queue.broker_name, queue.queue_id, owner] for queue, (owner, _) in leases.items()]
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of `queueLocks.json`."""
-        return {"followed": self._followed, "locks": {group: self.rows_of(group) for group in self._leases}}
 
     def _changed(self, group: str, queue: MessageQueue) -> None:
         self.changes += 1

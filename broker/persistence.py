@@ -1,13 +1,15 @@
 """The tables' files under `config/`: read at the start, and written when and as often as RocketMQ writes them.
 
 Topics and groups are written as soon as they change (simultaneous changes together), offsets at intervals, and everything at a
-clean stop. The content is taken on the event loop, between two requests; only writing it runs in a worker thread.
+clean stop. The content is taken on the event loop, that of offsets and leases in several turns; only writing it runs in a
+worker thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
+from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -20,6 +22,7 @@ from ..store.json_file import JsonFile
 from ..world.disk import Disk
 from ..world.events import get_logger
 from ..world.logs import fault_of, trace_of
+from ..world.slices import ROWS_PER_SLICE, in_slices, rows_of
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.workers import Workers
@@ -60,7 +63,8 @@ class Table:
     name: str
     file: JsonFile
     take: Callable[[], Any]
-    """Returns the content to write."""
+    """Returns the content to write, or an awaitable of it, if it is taken in several turns of the event loop. Its parts may
+    then differ in age: none is older than the value of `changes` before the first turn."""
     changes: Callable[[], Hashable]
     """Returns a value that differs from `written` if the table has changed since then."""
     interval_seconds: float
@@ -103,7 +107,10 @@ class Table:
             if changes == self.written and not always:
                 return True
             try:
-                await workers.run(self.file.save, self.take())
+                content = self.take()
+                if isawaitable(content):
+                    content = await content
+                await workers.run(self.file.save, content)
             except OSError as error:
                 self.failure = error.strerror or str(error)
                 log.error("table_not_written", table=self.name, path=self.file.path, reason=self.failure)
@@ -129,6 +136,7 @@ class Persistence:
     _workers: Workers
     _directory: str
     tables: dict[str, Table] = attrs.field(factory=dict[str, Table])
+    _files: dict[str, JsonFile] = attrs.field(factory=dict[str, JsonFile])
     log_offsets: dict[str, int] = attrs.field(factory=dict[str, int])
     """`LOG_OFFSET_KEY` of each loaded file, by file name; files of RocketMQ and of older versions have none."""
     missing: set[str] = attrs.field(factory=set[str])
@@ -198,9 +206,32 @@ class Persistence:
                 )
 
     def _file(self, name: str) -> JsonFile:
-        return JsonFile(self._disk, f"{self._directory}/{name}")
+        if name not in self._files:
+            self._files[name] = JsonFile(self._disk, f"{self._directory}/{name}")
+        return self._files[name]
 
 
 def encoded(value: Any) -> orjson.Fragment:
     """Encode a large table immediately, so that later changes do not affect the value."""
     return orjson.Fragment(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+
+
+async def encoded_offsets(table: Mapping[tuple[str, str], Mapping[int, int]], *, quoted: bool = True) -> bytes:
+    """Encode offsets by (topic, group) and queue id in several turns of the event loop, each entry as it is in its turn.
+
+    Entries that are removed meanwhile may be left out, and those that are added are.
+
+    Args:
+        quoted: whether queue ids are strings, as strict JSON wants; RocketMQ writes them without quotes.
+    """
+    entries: list[bytes] = []
+    async for piece in in_slices(list(table.items()), ROWS_PER_SLICE, rows_of):
+        for key, queues in piece:
+            if table.get(key) is queues:
+                rows = orjson.dumps(queues, option=orjson.OPT_NON_STR_KEYS) if quoted else _bare(queues)
+                entries.append(orjson.dumps("@".join(key)) + b":" + rows)
+    return b"{%b}" % b",".join(entries)
+
+
+def _bare(queues: Mapping[int, int]) -> bytes:
+    return b"{%b}" % b",".join(b"%d:%d" % row for row in queues.items())

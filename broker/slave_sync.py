@@ -11,10 +11,10 @@ from ..remoting.codes import RequestCode
 from ..remoting.command import RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.server import ServerConnection
-from ..world.slices import ROWS_PER_SLICE, in_slices, rows_of
 from .delay import DelayDelivery
 from .groups import GroupTable
 from .offsets import ConsumerOffsets
+from .persistence import encoded_offsets
 from .replicated_tables import ReplicatedTables
 from .topics import TopicTable
 
@@ -52,14 +52,9 @@ class SlaveSync:
     async def show_consumer_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """43: all offsets; queue ids are unquoted keys, as RocketMQ writes them, unless strict JSON is requested."""
         self._check(request)
-        quote = b'"' if request.boolean("acceptStandardJsonOnly") else b""
-        entries: list[bytes] = []
-        async for piece in in_slices(list(self.offsets.table.items()), ROWS_PER_SLICE, rows_of):
-            for (topic, group), queues in piece:
-                pairs = b",".join(b"%b%d%b:%d" % (quote, queue_id, quote, offset) for queue_id, offset in queues.items())
-                entries.append(b"%b:{%b}" % (orjson.dumps(f"{topic}@{group}"), pairs))
+        table = await encoded_offsets(self.offsets.table, quoted=request.boolean("acceptStandardJsonOnly"))
         version = orjson.dumps(self.offsets.version.to_json())
-        return self._proved(request, b'{"dataVersion":%b,"offsetTable":{%b}}' % (version, b",".join(entries)))
+        return self._proved(request, b'{"dataVersion":%b,"offsetTable":%b}' % (version, table))
 
     def show_delay_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """45: how far delayed messages have been delivered."""

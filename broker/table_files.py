@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import attrs
+import orjson
 
 from ..message.numbers import int_of
 from ..store.message_store import MessageStore
 from ..world.clock import Clock
+from ..world.slices import ROWS_PER_SLICE, in_slices, rows_of
 from .commits import Commits
 from .config import BrokerConfig
 from .delay import DelayDelivery
@@ -31,7 +33,7 @@ from .persistence import (
     UNSURE_KEY,
     Persistence,
     Table,
-    encoded,
+    encoded_offsets,
 )
 from .replicated_tables import ReplicatedTables
 from .topics import TopicTable
@@ -72,14 +74,14 @@ class TableFiles:
         self.persistence.load(DELAYS_FILE, self.delay.load)
         keep(
             OFFSETS_FILE,
-            lambda: encoded(self._with_log_offset(self._offsets_json)()),
+            lambda: self._in_turns(self._offsets_json),
             self._refreshed(lambda: self.offsets.changes),
             config.flush_consumer_offset_interval / 1000,
         )
         keep(DELAYS_FILE, self.delay.durable_json, self.delay.durable_changes, config.flush_delay_offset_interval / 1000)
         now = self.clock.monotonic()
         self.persistence.load(LOCKS_FILE, lambda stored: self.locks.load(stored, now))
-        locks_file = keep(LOCKS_FILE, self._with_log_offset(self.locks.to_json), self._refreshed(lambda: self.locks.changes))
+        locks_file = keep(LOCKS_FILE, lambda: self._in_turns(self._locks_json), self._refreshed(lambda: self.locks.changes))
         self.numbered.load(self.persistence, config.flush_consumer_offset_interval / 1000)
         self.store.on_queues_cut.append(self.commits.queues_cut)
         if self.replicated is None:
@@ -119,21 +121,44 @@ class TableFiles:
             unsure = object_of(stored).get(UNSURE_KEY, ())
             self.replicated.unsure_offsets.update({(topic, group, int_of(queue_id)): None for topic, group, queue_id in unsure})
 
-    def _offsets_json(self) -> dict[str, Any]:
-        if (replicated := self.replicated) is None:
-            return self.offsets.to_json()
-        return {UNSURE_KEY: list(replicated.unsure_offsets | (self.offsets.dirty or {})), **self.offsets.to_json()}
+    async def _offsets_json(self) -> dict[str, Any]:
+        unsure = self._unsure()
+        table = orjson.Fragment(await encoded_offsets(self.offsets.table))
+        content = {"dataVersion": self.offsets.version.to_json(), "offsetTable": table}
+        # Offsets that were committed during the turns may be in the table.
+        return content if self.replicated is None else {UNSURE_KEY: list(unsure | self._unsure()), **content}
+
+    def _unsure(self) -> dict[tuple[str, str, int], None]:
+        """The topic, group and queue id of offsets that are not certainly in the log of a DLedger group."""
+        return self.replicated.unsure_offsets | (self.offsets.dirty or {}) if self.replicated is not None else {}
+
+    async def _locks_json(self) -> dict[str, Any]:
+        # A lease that is given during the turns is written again before it is answered.
+        entries, followed, locks = list[bytes](), self.locks.followed, self.locks
+        async for groups in in_slices(locks.groups(), ROWS_PER_SLICE, rows_of):
+            entries += [orjson.dumps(group) + b":" + orjson.dumps(locks.rows_of(group)) for group, _ in groups]
+        return {"followed": followed, "locks": orjson.Fragment(b"{%b}" % b",".join(entries))}
 
     def _with_log_offset(self, to_json: Callable[[], Mapping[str, Any]]) -> Callable[[], dict[str, Any]]:
-        """The content of a table's file: the table, and the log offset up to which it contains all events."""
-        if (replicated := self.replicated) is None:
-            return lambda: {LOG_OFFSET_KEY: self.deletions.log_offset, **to_json()}
-        return lambda: {
-            LOG_OFFSET_KEY: self.deletions.log_offset,
-            IN_LOG_KEY: replicated.in_log,
-            STATED_FROM_KEY: replicated.stated_from,
-            **to_json(),
-        }
+        """The content of a table's file: the table, and what it says about the log."""
+        return lambda: {**self._about_log(), **to_json()}
+
+    async def _in_turns(self, to_json: Callable[[], Awaitable[Mapping[str, Any]]]) -> dict[str, Any]:
+        """The same of a table that is taken in several turns of the event loop.
+
+        It says no more about the log than what was true before the first turn and is true behind the last one: it contains all
+        events before the smaller log offset. Later ones are applied again, whether it contains them or not.
+        """
+        before, table = self._about_log(), await to_json()
+        after = self._about_log()
+        return {**{key: min(value, after[key]) for key, value in before.items()}, **table}
+
+    def _about_log(self) -> dict[str, int]:
+        """The log offset up to which a table contains all events; in DLedger mode also what of the tables the log contains."""
+        about = {LOG_OFFSET_KEY: self.deletions.log_offset}
+        if (replicated := self.replicated) is not None:
+            about |= {IN_LOG_KEY: replicated.in_log, STATED_FROM_KEY: replicated.stated_from}
+        return about
 
     def _refreshed(self, changes: Callable[[], int]) -> Callable[[], int]:
         """The number of changes of a table; in a DLedger group each `REFRESH_BYTES` of the log count as one too."""

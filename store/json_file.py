@@ -7,6 +7,7 @@ as fastjson writes: integer keys may have no quotes, and become strings.
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 import attrs
 
@@ -24,6 +25,9 @@ class JsonFile:
 
     disk: Disk
     path: str
+    _sound: tuple[int, int] | None = None
+    """The size and the checksum of the content that was last read or written as JSON. To read a table of many megabytes again
+    would hold up the event loop, even in another thread, because both run Python."""
 
     @property
     def backup_path(self) -> str:
@@ -62,10 +66,12 @@ class JsonFile:
             log.warning("config_unreadable", path=path, error="empty")
             return None
         try:
-            return loads(content)
+            value = loads(content)
         except JsonError as error:
             log.warning("config_unreadable", path=path, error=str(error))
             return None
+        self._sound = _sum_of(content)
+        return value
 
     def save(self, value: Any) -> None:
         """Write `value` to the file; its previous content becomes the `.bak`.
@@ -87,10 +93,21 @@ class JsonFile:
         finally:
             file.close()
         # Only a main file that can be read may become the backup: a broken one must not replace the last good value.
-        if self._read(self.path) is not None:
+        if self._is_sound():
             self.disk.replace(self.path, self.backup_path)
         self.disk.replace(new_path, self.path)
+        self._sound = _sum_of(content)
         self.disk.sync_directory(directory)
+
+    def _is_sound(self) -> bool:
+        """Whether the main file exists and can be read."""
+        if not self.disk.exists(self.path):
+            return False
+        return self._sound == _sum_of(self._content(self.path)) or self._read(self.path) is not None
+
+
+def _sum_of(content: bytes) -> tuple[int, int]:
+    return len(content), crc32(content)
 
 
 def _is_blank(content: bytes) -> bool:

@@ -104,7 +104,7 @@ def tables_of(broker: Broker) -> dict[str, Any]:
         "groups": dict(broker.groups.groups),
         "forbidden": {group: dict(bits) for group, bits in broker.groups.forbidden.items()},
         "offsets": {key: dict(queues) for key, queues in broker.offsets.table.items()},
-        "locks": broker.locks.to_json(),
+        "locks": list(broker.locks.rows(broker.locks.keys())),
         "fences": list(broker.numbered.table.producers),
         "queues": {key: queue.max_offset for key, queue in broker.store.queues.table.items()},
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgermq.broker.persistence import Persistence, encoded
+from ledgermq.broker.offsets import ConsumerOffsets
+from ledgermq.broker.persistence import LOG_OFFSET_KEY, OFFSETS_FILE, Persistence, encoded, encoded_offsets
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
@@ -112,7 +115,8 @@ async def test_no_request_brings_a_number_beyond_64_bits_into_a_table(tmp_path: 
 
         assert all(answer.code != 0 for answer in answers)
         for table in desk.broker.persistence.tables.values():
-            encoded(table.take())
+            content = table.take()
+            encoded(await content if isawaitable(content) else content)
 
 
 def orjson_like(value: object) -> bytes:
@@ -154,3 +158,54 @@ async def test_a_change_of_a_table_is_refused_while_it_could_not_be_written(tmp_
         disk.faults.calm()
         assert await broker.persistence.write_all()
         assert (await peer.ask_waiting(*requests[1])).code == ResponseCode.SUCCESS
+
+
+async def test_offsets_are_encoded_in_several_turns_while_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entry is as old as its turn, or newer than the first one; what was forgotten meanwhile does not come back."""
+    monkeypatch.setattr("ledgermq.broker.persistence.ROWS_PER_SLICE", 20)
+    offsets, at = ConsumerOffsets(), 0
+    for n in range(100):
+        offsets.commit("g", f"T{n}", 0, 1000)
+
+    async def change() -> None:
+        nonlocal at
+        while at < 100:
+            offsets.commit("g", f"T{at}", 0, 1001)
+            offsets.forget_topic(f"T{99 - at}")
+            offsets.commit("g", f"T{99 - at}", 0, 2000)
+            at += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(change)
+        found = loads(await encoded_offsets(offsets.table))
+        turns = at
+        nursery.cancel_scope.cancel()
+
+    assert turns >= 8, "two rows an entry with its name, so ten entries a turn"
+    assert found.keys() <= {f"T{n}@g" for n in range(100)}
+    assert all(queues in ({"0": 1000}, {"0": 1001}) for queues in found.values())
+
+
+async def test_a_file_taken_in_several_turns_says_of_the_log_what_was_true_before_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start applies again all events that the table may lack; a commit during the turns is written by the next write."""
+    async with open_desk(tmp_path, flush_consumer_offset_interval=3_600_000) as desk:
+        desk.broker.offsets.commit("g", "T0", 0, 0)
+        before, path = desk.broker.deletions.log_offset, tmp_path / "config" / OFFSETS_FILE
+
+        async def encoded_meanwhile(table: Mapping[tuple[str, str], Mapping[int, int]]) -> bytes:
+            content = await encoded_offsets(table)
+            desk.put("T0")
+            desk.broker.offsets.commit("g", "T0", 0, 1)
+            return content
+
+        with monkeypatch.context() as patch:
+            patch.setattr("ledgermq.broker.table_files.encoded_offsets", encoded_meanwhile)
+            assert await desk.broker.persistence.write(OFFSETS_FILE)
+        first = loads(path.read_bytes())
+        assert await desk.broker.persistence.write(OFFSETS_FILE)
+
+        assert (first[LOG_OFFSET_KEY], first["offsetTable"]) == (before, {"T0@g": {"0": 0}})
+        assert loads(path.read_bytes())["offsetTable"]["T0@g"] == {"0": 1}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.message.json import loads
 from ledgermq.store.json_file import JsonFile
 from ledgermq.testing.logs import capture_logs
 from ledgermq.world.disk import RealDisk
@@ -77,3 +78,26 @@ def test_a_left_over_half_written_file_is_replaced(file: JsonFile) -> None:
     file.save({"n": 1})
 
     assert file.load() == {"n": 1}
+
+
+def test_a_value_that_this_process_has_written_is_not_read_again_before_it_becomes_the_backup(
+    file: JsonFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of many megabytes would hold up the event loop; content that changed on the disk is still read and refused."""
+    read: list[bytes] = []
+
+    def reading(content: bytes) -> object:
+        read.append(content)
+        return loads(content)
+
+    monkeypatch.setattr("ledgermq.store.json_file.loads", reading)
+    for n in range(4):
+        file.save({"n": n})
+    assert read == []
+    assert Path(file.backup_path).read_bytes() == b'{"n":2}'
+
+    Path(file.path).write_bytes(b'{"n"!3}')
+    file.save({"n": 4})
+
+    assert read == [b'{"n"!3}']
+    assert Path(file.backup_path).read_bytes() == b'{"n":2}'
