@@ -27,7 +27,7 @@ from .deletions import deletions_file
 from .index import IndexFiles
 from .json_file import JsonFile
 from .message_store import MessageStore
-from .recovery_mark import PartialIndex, RecoveryMark
+from .recovery_mark import INDEX_OFF, PartialIndex, RecoveryMark
 
 log = get_logger(__name__)
 
@@ -345,7 +345,7 @@ class CheckpointKeeper:
             *(position, position, -1, 0, 0, -1, store.world.disk.boot_id()),
             log_min_offset=store.log.min_offset,
             deletions_crc=store.events.crc,
-            index_files=len(index.files) if index is not None else -1,
+            index_files=len(index.files) if index is not None else INDEX_OFF,
         )
         begins = ends = last_end = 0
         last: Unit | None = None
@@ -411,7 +411,8 @@ async def _any_unit_before(table: Mapping[tuple[str, int], ConsumeQueue], positi
 
 def _after_removal(mark: RecoveryMark, log_min_offset: int) -> RecoveryMark:
     """The mark of a store whose log may begin at `log_min_offset`, and whose queues and index may lose files."""
-    return attrs.evolve(mark, log_min_offset=log_min_offset, queue_begins=-1, index_files=-1, deletions_crc=-1)
+    index_files = min(mark.index_files, -1)
+    return attrs.evolve(mark, log_min_offset=log_min_offset, queue_begins=-1, index_files=index_files, deletions_crc=-1)
 
 
 def _warn_of_failure(error: OSError) -> None:

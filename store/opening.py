@@ -34,7 +34,7 @@ from .local_commitlog import open_local_commit_log
 from .locking import lock_store
 from .message_store import MessageStore
 from .recovery import Recovered, recover
-from .recovery_mark import RecoveryMark
+from .recovery_mark import INDEX_OFF, RecoveryMark
 
 log = get_logger(__name__)
 
@@ -188,7 +188,8 @@ def _load_index(store: MessageStore, last_run: _LastRun) -> int | None:
         missing = not disk.exists(index.directory) or lost_index_files(
             mark, last_run.note, store.log, index, page_cache_intact=intact
         )
-        if not missing and intact and index.end_physical_offset < mark.indexed_offset:
+        behind = intact and index.end_physical_offset < mark.indexed_offset
+        if not missing and (behind or (mark.index_files == INDEX_OFF and lost_from is None)):
             lost_from = index.end_physical_offset
     if missing or last_run.checkpoint.derives_anew:
         index.clear()

@@ -76,7 +76,11 @@ def recover(
             queue.truncate(0)
             queue.forget_place()
         return Recovered(0, 0, 0, torn=False)
-    if mark is not None and log.min_offset > mark.log_min_offset >= 0:
+    if (
+        mark is not None
+        and log.min_offset > mark.log_min_offset >= 0
+        and not _used_by_another(log, mark, checkpoint, clean_exit=clean_exit)
+    ):
         raise MissingSegment(log.directory, mark.log_min_offset, log.min_offset)
     trusted = mark if mark is not None and not derived_damaged and _is_there(log, mark, queues) else None
     evidence = Evidence(
@@ -108,6 +112,17 @@ def recover(
     for queue in queues:
         queue.correct_min_offset(log.min_offset)
     return Recovered(read_from, end, records, torn)
+
+
+def _used_by_another(log: CommitLog, mark: RecoveryMark, checkpoint: Checkpoint, *, clean_exit: bool) -> bool:
+    """Whether a broker that writes no mark has put messages behind it; it may have deleted the first files as expired.
+
+    At a clean stop of ours the mark is at the end of the log, and our checkpoint's time is never newer than its mark.
+    """
+    for _, record in log.records(max(mark.flushed_offset, log.min_offset), log.files()[-1].end):
+        if record is not None:
+            return clean_exit or checkpoint.physical_timestamp > record[5]
+    return False
 
 
 def _sync_again(queues: list[ConsumeQueue], dispatcher: Dispatcher, trusted: RecoveryMark) -> None:

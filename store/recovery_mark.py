@@ -24,7 +24,7 @@ MARK = Layout(
         Field("log_min_offset", "q", "the log has every segment from there on"),
         Field("queue_begins", "q", "sum of the first unit numbers of all queues; -1 where files are being deleted"),
         Field("queue_ends", "q", "sum over all queues of the unit number that follows the records before dispatched_offset"),
-        Field("index_files", "i", "index files; -1 where files are being deleted"),
+        Field("index_files", "i", "index files; -1 where files are being deleted, -2 while messageIndexEnable is false"),
         Field("full_index_files", "i", "index files on the medium that are full"),
         Field("deletions_crc", "q", "CRC-32 of the deletions; -1 where files are being deleted"),
         Field("partial_name", "q", "the index file, as a number, that is on the medium in part; 0 for none"),
@@ -34,6 +34,8 @@ MARK = Layout(
         Field("crc", "I", "CRC-32 of the fields before"),
     ),
 )
+INDEX_OFF = -2
+"""The value of `index_files` while `messageIndexEnable` is false: records are missing in the files of the index."""
 _CRC_AT = MARK.offsets["crc"]
 
 

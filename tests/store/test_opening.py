@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from ledgermq.store.checkpointing import CheckpointKeeper
 from ledgermq.store.errors import ForeignQueues, LinkInStore
 from ledgermq.testing.logs import capture_logs
+from ledgermq.testing.sim.disk import SimDisk
 
 from .stores import SetClock, derive_all, incoming, small_store
 
@@ -97,3 +99,28 @@ async def test_a_message_for_queues_that_are_not_here_is_refused(tmp_path: Path,
 
         assert [status.name for status in batch.statuses] == ["MESSAGE_ILLEGAL", "PUT_OK"]
         assert "not stored" in batch.remark
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_an_index_that_was_switched_off_and_on_has_no_gap(tmp_path: Path, *, killed: bool) -> None:
+    """What was stored meanwhile is indexed at the start that switches it on; otherwise no search would find it."""
+    disk = SimDisk()
+
+    async def put(number: int, *, enabled: bool) -> None:
+        nonlocal disk
+        async with small_store(tmp_path, disk=disk, message_index_enable=enabled) as store:
+            for at in range(3):
+                store.put([incoming(properties=f"KEYS\x01k{number}.{at}\x02")])
+            derive_all(store)
+            keeper = store.checkpoints
+            assert isinstance(keeper, CheckpointKeeper)
+            await keeper.save()
+            if killed:
+                disk = disk.kill()
+
+    for number, enabled in enumerate((True, False, False, True, False)):
+        await put(number, enabled=enabled)
+
+    async with small_store(tmp_path, disk=disk) as store:
+        keys = [f"k{number}.{at}" for number in range(5) for at in range(3)]
+        assert [len(store.query("TopicTest", key, 32, 0, 1 << 60).slices) for key in keys] == [1] * 15

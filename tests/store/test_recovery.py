@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from ledgermq.message.layout import decode_record
+from ledgermq.store.checkpoint import FIELDS
 from ledgermq.store.cutting import accept_missing, cut_log, losses_of
 from ledgermq.store.errors import (
     DamagedLog,
@@ -291,6 +292,28 @@ async def test_a_missing_file_is_named_with_what_can_be_done(tmp_path: Path) -> 
         async with small_store(tmp_path) as store:
             assert store.min_offset("TopicTest", 1) == (6 if at == 0 else 0)
             assert store.max_offset("TopicTest", 1) == {0: 30, 1: 6, -1: 24}[at]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_store_whose_oldest_files_an_apache_broker_has_deleted_opens(tmp_path: Path, *, clean: bool) -> None:
+    """RocketMQ leaves our mark as it is, which counts all files. Its times in the checkpoint are newer, and so is the log."""
+    clock, checkpoint, ours = SetClock(), tmp_path / "checkpoint", b""
+    for _ in range(2):
+        ours = checkpoint.read_bytes() if checkpoint.exists() else b""
+        async with small_store(tmp_path, clock) as store:
+            for _ in range(30):
+                clock.wall += 1000
+                await store.put_one(incoming(bytes(500)))
+    checkpoint.write_bytes(checkpoint.read_bytes()[: FIELDS.size] + ours[FIELDS.size :])
+    for path in sorted((tmp_path / "commitlog").iterdir())[:3]:
+        path.unlink()
+    if not clean:
+        (tmp_path / "abort").touch()
+
+    async with small_store(tmp_path, clock) as store:
+        assert store.log.min_offset == 3 * 4096
+        assert (store.min_offset("TopicTest", 1), store.max_offset("TopicTest", 1)) == (18, 60)
+        assert len(store.get("TopicTest", 1, 18, 32).slices) == 32
 
 
 async def test_only_what_is_there_and_not_in_use_is_cut(tmp_path: Path) -> None:
