@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..pipeline.errors import BadOption, BadSchema, DataLoss, NoSpark, PipelineError, UnknownTopic
+from ..pipeline.registration import check_installed
+from ..pipeline.session import session
 from .clients import json_option, pairs
 from .output import print_json, table
 from .spark_log import SparkLog
@@ -24,7 +27,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DIFFERENT, WRONG_USAGE, DATA_LOSS, ENGINE_FAILED, INTERRUPTED = 1, 2, 3, 4, 130
 """Exit statuses."""
 _POLL_SECONDS = 0.5
-EXTRA = "this needs Spark: pip install 'ledgermq[spark]'"
 
 
 @click.group("pipeline")
@@ -109,10 +111,9 @@ def engine(name: str, master: str | None, conf: Iterable[str], progress: bool | 
     settings = pairs(tuple(conf), "--conf")
     watched = sys.stderr.isatty() if progress is None else progress
     try:
-        from ..pipeline.errors import BadOption, BadSchema, DataLoss, PipelineError, UnknownTopic  # noqa: PLC0415
-        from ..pipeline.session import session  # noqa: PLC0415
-    except ImportError as error:
-        raise click.ClickException(f"{EXTRA} ({error})") from error
+        check_installed()
+    except NoSpark as error:
+        raise _failure(str(error), ENGINE_FAILED) from error
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -364,12 +365,9 @@ def stats_command(
 
         found = stats(spark, source, window=window or "1 minute")
         if plot is not None:
-            try:
-                from ..pipeline.jobs.picture import picture  # noqa: PLC0415
+            from ..pipeline.jobs.picture import picture  # noqa: PLC0415
 
-                picture(spark, source, window=window).save(plot)
-            except ImportError as error:
-                raise click.ClickException(f"{EXTRA} ({error})") from error
+            picture(spark, source, window=window).save(plot)
         show_rows({"window": found.windows, "queue": found.queues, "key": found.keys}[by], as_json=as_json)
 
 

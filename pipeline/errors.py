@@ -11,7 +11,8 @@ PipelineError
 ├── CorruptStore       bytes of a store that are no message
 │   └── CorruptFile    a table or a manifest that is not what was written
 ├── NotWritten         a row that cannot be sent, or a broker that did not store it as promised
-└── NoJava             no Java that Spark runs on
+├── NoJava             no Java that Spark runs on
+└── NoSpark            the extra `spark` is not installed
 """
 
 from __future__ import annotations
@@ -113,3 +114,12 @@ class NotWritten(PipelineError):
 
 class NoJava(PipelineError):
     """No Java that Spark runs on was found; no session was started."""
+
+
+class NoSpark(PipelineError, ImportError):
+    """The extra `spark` is not installed, or not completely; nothing was started."""
+
+    def __init__(self, missing: Iterable[str]) -> None:
+        super().__init__(
+            f"{', '.join(missing)} is missing; install Spark and what belongs to it: pip install 'ledgermq[spark]'"
+        )

@@ -36,6 +36,7 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 """The default consumer group; it exists on every broker, so reading does not need to create one."""
 INT_MAX = (1 << 63) - 1
 
+FORMAT = "ledgermq"
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 INCLUDE_PROPERTIES = ("map", "string", "none")
 TLS_OPTIONS = (
@@ -55,7 +56,7 @@ READ_OPTIONS = (
 )  # fmt: skip
 WRITE_OPTIONS = (
     *_SHARED, "topic", "deliveryGuarantee", "sendBatchBytes", "sendTimeoutMs", "failoverTimeoutMs", "sendStatus",
-    "allowNullBody", "checkpointLocation", "maxMessageBytes", "group",
+    "allowNullBody", "checkpointLocation", "maxMessageBytes", "group", "queryName",
 )  # fmt: skip
 ALIASES = {
     "ledgermq.namesrv.addr": "nameServer",
@@ -68,6 +69,8 @@ ALIASES = {
     "includeheaders": "includeProperties",
 }
 """Other names of options, in lower case. Options of other systems are refused with a suggestion."""
+_DIVIDING = ("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition")
+"""Options that ask for tasks of a certain size, and so for more than one of a queue."""
 _TAKEN_ALIASES = ("ledgermq.namesrv.addr", "namesrvaddr", "namesrv", "path")
 
 
@@ -147,6 +150,8 @@ class Split:
     partitions_min: int = 1
     records_max: int | None = None
     bytes_max: int = PARTITION_BYTES
+    keeps_order: bool = False
+    """Whether a queue is never divided among tasks, which run beside each other and so would mix up its order."""
 
 
 @attrs.frozen
@@ -211,6 +216,13 @@ class _Given:
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         names = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
+        if "provider" in (key.lower() for key in options):
+            raise BadOption(
+                "provider",
+                FORMAT,
+                "Spark does not hand the options of a table to sources in Python; "
+                "CREATE TEMPORARY VIEW ... USING ledgermq OPTIONS (...) does the same, and register_views() for all topics",
+            )
         for key, value in options.items():
             name = key.lower()
             if name in _TAKEN_ALIASES or (name == "topic" and "subscribe" in known):
@@ -457,6 +469,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
             given.read("minPartitions", _integer(1, 100_000), 1),
             optional["maxRecordsPerPartition"],
             given.read("maxBytesPerPartition", _integer(1), PARTITION_BYTES),
+            (streaming or not isinstance(place, Stores)) and all(given.text(name) is None for name in _DIVIDING),
         ),
         Pulling(
             given.text("group") or TOOLS_GROUP,

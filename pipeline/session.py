@@ -14,11 +14,12 @@ import tempfile
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..message.numbers import is_digits
 from .java import find_java, java_home_for_spark
 from .python import python_for_workers
+from .registration import check_installed, register
 
 if TYPE_CHECKING:
     import subprocess
@@ -57,7 +58,7 @@ def session(
     memory: str = "1g",
     log_path: str | None = None,
 ) -> SparkSession:
-    """Start a Spark session, or return the active one (as under `spark-submit`).
+    """Start a Spark session, or return the one that this process has, whichever thread started it.
 
     Args:
         master: a Spark master; all cores of this machine if None.
@@ -68,14 +69,20 @@ def session(
         log_path: the file for the output of Spark; one in the temporary directory if None.
 
     Raises:
+        NoSpark: the extra `spark` is not installed.
         NoJava: no suitable Java was found.
     """
+    check_installed()
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - the import takes half a second, which only sessions need
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     active = SparkSession.getActiveSession()
+    kind: Any = SparkContext
+    if active is None and kind._active_spark_context is not None:  # noqa: SLF001 - which no public name tells
+        active = SparkSession.builder.getOrCreate()  # each thread has an active session of its own
     if active is not None:
+        register(active)
         return active
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started a JVM, whose settings are the user's
         builder = SparkSession.builder.appName(name)

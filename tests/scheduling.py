@@ -20,6 +20,7 @@ NEED_SPARK = frozenset(
         "jobs/test_picture",
         "test_examples",
         "test_kills",
+        "test_registration",
         "test_sink",
         "test_source",
     )
