@@ -129,7 +129,7 @@ class Broker:
         self.server = RemotingServer(self.dispatcher, self.world.network, clock, tls=self.tls)
         self.numbered = NumberedSends(store, clock)
         self.commits = Commits(offsets, store, role)
-        self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues)
+        self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues, adopt=topics.adopt)
         self.replication = self._replication()
         self.deletions = Deletions(
             store=store,

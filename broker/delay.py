@@ -10,7 +10,7 @@ Delivery is at least once: after a crash, the deliveries of the last `flushDelay
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from math import inf
 from typing import Any
@@ -113,6 +113,8 @@ class DelayDelivery:
     """Called after a delivery has changed the positions."""
     queue_nums: Callable[[str], int] = lambda _: 0
     """How many queues of a topic may be read; 0 if that is unknown."""
+    adopt: Callable[[Mapping[str, int]], object] = lambda _: None
+    """Adds topics, by name and number of queues, that have messages in the store but are not in the table."""
     _levels: dict[int, _Level] = attrs.field(factory=dict[int, _Level])
     """The configured levels, and others that have messages or a position."""
     _next: int = 0
@@ -256,7 +258,11 @@ class DelayDelivery:
         steps: list[IncomingMessage | None] = []
         for physical_offset, size, _ in units:
             record = store.log.record(physical_offset, size)
-            steps.append(None if record is None else self._readable(delivery_of(record)))
+            message = None if record is None else self._readable(delivery_of(record))
+            if message is not None and store.events.is_deleted(message.topic, physical_offset):
+                log.info("delayed_message_of_deleted_topic", topic=message.topic, physical_offset=physical_offset)
+                message = None
+            steps.append(message)
         messages = [message for message in steps if message is not None]
         batch = store.put(messages) if messages else None
         outcomes = iter(()) if batch is None else zip(batch.statuses, batch.sizes, strict=True)
@@ -275,6 +281,9 @@ class DelayDelivery:
                 else:
                     delivered[message.topic] += 1
                     sizes[message.topic] += size
+                    if not self.queue_nums(message.topic):
+                        # A broker that was killed when it had created the topic may not have written it down.
+                        self.adopt({message.topic: message.queue_id + 1})
             done += 1
         for topic, count in delivered.items():
             self.stats.topic_put(topic, count, sizes[topic])

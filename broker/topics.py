@@ -265,7 +265,7 @@ class TopicTable:
                 queues = queue_nums[topic] if of_group else max(queue_nums[topic], ADOPTED_QUEUES_MIN)
                 adopted.append(TopicConfig(topic, queues, queues))
         if adopted:
-            self.put(*adopted)
+            self.put(*adopted, bounded=False)
         return [config.topic_name for config in adopted]
 
     def mark_ordered(self, ordered: Iterable[str]) -> None:

@@ -59,6 +59,14 @@ def ends_of(kept: Any) -> Iterator[tuple[str, int, QueueEnd]]:
             yield topic, queue_id, QueueEnd(physical_offset, size, queue_offset)
 
 
+def topics_of(kept: Any) -> Iterator[tuple[str, QueueEnd]]:
+    """The last deletion of each topic in the file, without invalid rows."""
+    for topic, numbers in _object(_object(kept).get("deletedTopics")).items():
+        found = _list(numbers)
+        if len(found) == 3 and all(map(_is_offset, found)):
+            yield topic, QueueEnd(found[1], found[2], found[0])
+
+
 def row_of(end: QueueEnd) -> Row:
     """The row for a control record in the file."""
     return [end.queue_offset, end.physical_offset, end.size]

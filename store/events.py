@@ -23,7 +23,7 @@ from ..message.errors import CorruptRecord
 from ..world.events import get_logger
 from .commitlog import CommitLog
 from .consumequeue import ConsumeQueues
-from .deletions import Deletion, QueueEnd, Row, deletions_of, ends_of, row_of
+from .deletions import Deletion, QueueEnd, Row, deletions_of, ends_of, row_of, topics_of
 from .json_file import JsonFile
 from .names import queue_fault, queue_offset_fault
 
@@ -32,6 +32,8 @@ log = get_logger(__name__)
 OnEvent = Callable[[Control], None]
 _Table = dict[str, dict[str, list[Row]]]
 """Rows of control records in the file, by topic and queue id."""
+DELETED_TOPICS_MAX = 10_000
+"""How many deleted topics are kept by name; then the oldest is forgotten, and its delayed messages would be delivered."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -51,6 +53,8 @@ class LogEvents:
     """Counts changes of `deletions`."""
     _crc: tuple[tuple[int, int], int] | None = None
     """The last checksum of the deletions, and when it was computed: the log's min offset and `_changes`."""
+    topics: dict[str, QueueEnd] = attrs.field(factory=dict[str, QueueEnd])
+    """The last deletion of each topic, oldest first. A message that was delayed before it is not delivered."""
     unsaved_end: int = 0
     """The end of the last control record about queues that is applied and not in the file yet; 0 if the file has all."""
 
@@ -86,8 +90,20 @@ class LogEvents:
         for queue_id, offset in next_offsets.items():
             if offset > 0:
                 self._add(topic, queue_id, Deletion(physical_offset, size, offset))
-                self.unsaved_end = physical_offset + size
+        self._add_topic(topic, QueueEnd(physical_offset, size, 0))
+        self.unsaved_end = physical_offset + size
         log.info("topic_ended", topic=topic, physical_offset=physical_offset, queues=len(next_offsets))
+
+    def _add_topic(self, topic: str, end: QueueEnd) -> None:
+        self.topics.pop(topic, None)
+        self.topics[topic] = end
+        if len(self.topics) > DELETED_TOPICS_MAX:
+            del self.topics[next(iter(self.topics))]
+
+    def is_deleted(self, topic: str, physical_offset: int) -> bool:
+        """Whether the topic was deleted after the record at `physical_offset`, which may be a delayed message for it."""
+        deleted = self.topics.get(topic)
+        return deleted is not None and physical_offset < deleted.physical_offset
 
     def _end_queues(self, control: Control, physical_offset: int, size: int) -> None:
         ends = ended_queues_of(control)
@@ -112,6 +128,9 @@ class LogEvents:
         for topic, queue_id, deletion in deletions_of(kept):
             if deletion.physical_offset >= self.log.min_offset and self._is_in_log(topic, deletion):
                 self._add(topic, queue_id, deletion)
+        for topic, end in topics_of(kept):
+            if end.physical_offset >= self.log.min_offset and self._is_in_log(topic, end):
+                self._add_topic(topic, end)
         named: dict[int, Collection[tuple[str, int, int]]] = {}
         for topic, queue_id, end in ends_of(kept):
             at = end.physical_offset
@@ -130,7 +149,7 @@ class LogEvents:
         known.append(deletion)
         self.queues.of(topic, queue_id).restart(deletion)
 
-    def _is_in_log(self, topic: str, deletion: Deletion) -> bool:
+    def _is_in_log(self, topic: str, deletion: QueueEnd) -> bool:
         record = self.log.record(deletion.physical_offset, deletion.size)
         try:
             return record is not None and deleted_topic_of(decode_control(record))[0] == topic
@@ -151,7 +170,8 @@ class LogEvents:
         for (topic, queue_id), queue in self.queues.table.items():
             if rows := [row_of(end) for end in queue.ends if not isinstance(end, Deletion) or end.physical_offset < low]:
                 ended.setdefault(topic, {})[str(queue_id)] = rows
-        return {"deletedQueues": self._deleted(), "endedQueues": ended}
+        topics = {topic: row_of(end) for topic, end in self.topics.items() if end.physical_offset >= low}
+        return {"deletedQueues": self._deleted(), "deletedTopics": topics, "endedQueues": ended}
 
     def _deleted(self) -> _Table:
         low, table = self.log.min_offset, _Table()
@@ -172,6 +192,7 @@ class LogEvents:
     def clear(self) -> None:
         """Forget all deletions, because the log begins anew."""
         self.deletions.clear()
+        self.topics.clear()
         self._changes += 1
         self.unsaved_end = 1  # the file is about another log and must be written again
 
@@ -179,6 +200,9 @@ class LogEvents:
         """Forget the deletions at or behind `physical_offset`, because the log was cut there."""
         self.unsaved_end = min(self.unsaved_end, physical_offset)
         self._changes += 1
+        for topic in [topic for topic, end in self.topics.items() if end.physical_end > physical_offset]:
+            del self.topics[topic]
+            self.unsaved_end = physical_offset
         for key, deletions in list(self.deletions.items()):
             left = [deletion for deletion in deletions if deletion.physical_end <= physical_offset]
             if len(left) < len(deletions):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import attrs
@@ -13,6 +14,7 @@ from ledgermq.broker.topics import TopicConfig
 from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.message.layout import encode_host, encode_records, topic_field
 from ledgermq.message.message import IncomingMessage
+from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.store.config import SCHEDULE_TOPIC
 from ledgermq.world.real import World, real_world
 
@@ -401,3 +403,41 @@ async def test_a_replicated_record_with_extreme_numbers_ends_no_task(
             await delivered(desk)
 
         assert await delivered(desk) == ([b"odd", b"a"] if comes else [b"a"])
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_deleted_topic_does_not_come_back_through_a_delayed_message(
+    tmp_path: Path, *, restarted: bool, again: bool
+) -> None:
+    """What waits for it when it is deleted is deleted with it, also if the topic is created again and the broker restarted."""
+    world, clock = turned_by_hand()
+    async with AsyncExitStack() as stack:
+        desk = await stack.enter_async_context(open_desk(tmp_path, world))
+        desk.peer().send("T1", b"deleted", DELAY="2")
+        desk.peer().send("T2", b"other", DELAY="2")
+        answer = await desk.peer().ask_waiting(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T1"})
+        assert answer.code == ResponseCode.SUCCESS
+        if again:
+            desk.peer().send("T1", b"new", DELAY="2")
+        await desk.settled()
+        if restarted:
+            await stack.aclose()
+            desk = await stack.enter_async_context(open_desk(tmp_path, world))
+        clock.now_ms += 5000
+
+        assert await delivered(desk, "T2") == [b"other"]
+        assert await delivered(desk) == ([b"new"] if again else [])
+        assert (desk.broker.topics.get("T1") is not None) is again
+
+
+async def test_a_delayed_message_of_a_topic_that_is_unknown_brings_it_back(tmp_path: Path) -> None:
+    """Nobody has deleted it: the broker was killed before it wrote down that a send had created it."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.peer().send("T1", b"later", queue_id=0, DELAY="2")
+        desk.broker.topics.delete("T1")
+        await desk.settled()
+        clock.now_ms += 5000
+
+        assert await delivered(desk) == [b"later"]
