@@ -19,6 +19,7 @@ from ..remoting.errors import BadProperties
 from ..remoting.java_properties import read_properties
 from ..world.memory import bound_freed_memory
 from .reasons import output_lost, reason_of
+from .systemd import ServiceManager
 
 COLLECT_AFTER = 50_000
 """The garbage collector runs after this many new container objects, a few MiB."""
@@ -143,7 +144,7 @@ def _hint(error: OSError, port_options: str) -> str | None:
 async def _serve(
     opened: AbstractAsyncContextManager[Server], announce: Callable[[Server], str], on_hangup: Callable[[Server], None] | None
 ) -> None:
-    stop = trio.Event()
+    stop, manager = trio.Event(), ServiceManager.of()
     taken = [signal.SIGTERM, signal.SIGINT]
     if on_hangup is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         taken.append(signal.SIGHUP)
@@ -167,7 +168,10 @@ async def _serve(
                 sys.setswitchinterval(SWITCH_SECONDS)
                 servers.append(server)
                 _print(announce(server))
+                manager.ready()
+                nursery.start_soon(manager.keep_watched)
                 await stop.wait()
+                manager.stopping()
                 servers.clear()
             nursery.cancel_scope.cancel()
 

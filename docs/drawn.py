@@ -46,7 +46,9 @@ def table(codes: dict[str, frozenset[int]]) -> str:
     everything = frozenset[int]().union(*codes.values())
     served_by_some = [RequestCode(code) for code in sorted(everything - READ_ONLY)]
     drawn = {name: [request for request in served_by_some if request in workload.codes] for name, workload in WORKLOADS.items()}
-    missing = [f"{int(each)} {each.name}" for each in served_by_some if not any(each in requests for requests in drawn.values())]
+    missing = [
+        f"{int(each)} {each.name}" for each in served_by_some if not any(each in requests for requests in drawn.values())
+    ]
     if missing:
         sys.exit(f"no workload of the simulator draws {', '.join(missing)}, and READ_ONLY does not list them")
     rows = (
