@@ -249,6 +249,10 @@ class AssignedQueue:
         self.handed_out -= len(behind)
         self._buffer_again(behind, 0)
         self._buffer_again([message], 1)
+        # An earlier message may have come back before, while a broker was asked to take this one.
+        in_order = sorted(self.buffered, key=lambda each: each.queue_offset)
+        self.buffered.clear()
+        self.buffered.extend(in_order)
         return True
 
     def _buffer_again(self, messages: Sequence[ReceivedMessage], redeliveries: int) -> None:

@@ -22,7 +22,7 @@ from ..message.message import Message, MessageQueue
 from ..world.threads import LoopEndedError, OtherProcessError, ThreadLoop, opened_in_thread
 from . import admin, consumer, producer, pull
 from .arguments import INT_MAX, check_integer, check_timeout
-from .errors import ClientError, Closed, OtherProcess
+from .errors import ClientError, Closed, OtherProcess, Stopped
 from .received import ReceivedMessage, RecordView, give_back_unfinished
 from .sending import SendResult
 from .transmit import QueueSelector
@@ -180,7 +180,10 @@ class BlockingIteration:
         if self._last is not None:
             last, self._last = self._last, None
             consumer.host.soon(last.settle)
-        message = consumer.next_message(self._own)
+        try:
+            message = consumer.next_message(self._own)
+        except Stopped:
+            raise StopIteration from None
         if consumer.host.client.options.ack == "auto":
             self._last = message
         return BlockingMessage(message, consumer.host)
@@ -234,6 +237,8 @@ class BlockingConsumer:
     def next_message(self, own: deque[ReceivedMessage]) -> ReceivedMessage:
         """The next message for an iteration; those taken with it go to `own` if the consumer is orderly, else to all."""
         while True:
+            if self.host.client.stopped:
+                raise Stopped("the consumer has been stopped")
             message = self._next_of_own(own) if self.host.client.options.orderly else self._next_of_all()
             if message.is_current:
                 message.check_open()  # a closed consumer must not go on with what was fetched before: others get it
@@ -300,6 +305,10 @@ class BlockingConsumer:
 
     def _take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
         return self.host.ask(partial(self.host.client.receive, messages_max, timeout_seconds), _put_back)
+
+    def stop(self) -> None:
+        """Hand out no more messages, so that loops end when they have finished what they have; see `Consumer.stop`."""
+        self.host.soon(self.host.client.stop)
 
     def commit(self) -> None:
         """Commit the group's offsets now; see `Consumer.commit`."""

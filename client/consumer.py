@@ -33,8 +33,9 @@ from .background import background_nursery
 from .consumer_options import AckMode, ConsumerOptions
 from .delivery import Line, Source
 from .direct import DirectMessages
-from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason
+from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason, Stopped
 from .fetch import PULL_MESSAGES_MAX
+from .iteration import Iteration
 from .membership import Membership
 from .offsets import kept_offsets
 from .peer_requests import PeerRequests
@@ -50,8 +51,6 @@ from .subscription import TAG_EXPRESSION, ConsumeFrom, Member, MessageModel, Sub
 log = get_logger(__name__)
 
 MESSAGES_PER_GET = 256
-MESSAGES_PER_TURN = 64
-"""`async for` lets other tasks run after this many messages, and whenever it has to wait."""
 CONSUME_AGO_MS = 30 * 60 * 1000
 """How far back in time `ConsumeFrom.TIMESTAMP` begins by default (RocketMQ's `consumeTimestamp`)."""
 
@@ -78,6 +77,7 @@ class Consumer:
     _token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
     _direct: DirectMessages = attrs.field(factory=DirectMessages)
     _closed: bool = False
+    stopped: bool = False
 
     def __repr__(self) -> str:
         return f"<Consumer {self.client_id} of {self.group} on {','.join(sorted(self.subscriptions))}>"
@@ -141,7 +141,7 @@ class Consumer:
                 message.ack_now()
 
     async def process(self, handler: MessageHandler, *, tasks: int = 1) -> None:
-        """Call `handler` with every message, in `tasks` concurrent tasks, until cancelled.
+        """Call `handler` with every message, in `tasks` concurrent tasks, until cancelled or until `stop`.
 
         A message is acknowledged when the handler returns and retried when it raises. A handler that is a plain function runs
         in the event loop, so it must not block.
@@ -160,7 +160,7 @@ class Consumer:
             while True:
                 try:
                     message = await anext(iteration)
-                except Closed:
+                except (Closed, StopAsyncIteration):
                     return  # and so do the other tasks
                 try:
                     handled = handler(message)
@@ -180,7 +180,16 @@ class Consumer:
         async with trio.open_nursery() as nursery:
             for iteration in iterations:
                 nursery.start_soon(work, iteration)
-        raise Closed("the consumer was closed")
+        if self._closed:
+            raise Closed("the consumer was closed")
+
+    def stop(self) -> None:
+        """Hand out no more messages: loops and `process` end when they have finished what they have.
+
+        Other calls raise `Stopped`. What was acknowledged is committed when the block of the consumer ends.
+        """
+        self.stopped = True
+        self._line.wake_all()
 
     async def receive(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
         """Take messages as `get_many` does, with arguments that were checked; a time-out of infinity is none."""
@@ -196,7 +205,7 @@ class Consumer:
 
     def take_now(self) -> ReceivedMessage | None:
         """Take one message without waiting; None if there is none."""
-        if self._closed or self._direct.waiting:
+        if self._closed or self.stopped or self._direct.waiting:
             return self._take_now(1)[0]
         return self._line.take_one()
 
@@ -208,6 +217,8 @@ class Consumer:
     def _take_now(self, messages_max: int) -> list[ReceivedMessage]:
         if self._closed:
             raise Closed("the consumer is closed")
+        if self.stopped:
+            raise Stopped("the consumer has been stopped")
         if self._direct.waiting:
             return [self._direct.take()]
         return self._line.take(messages_max)
@@ -332,43 +343,6 @@ class Consumer:
                 give_back_unfinished(source.assigned.dropped(), ordered=self.options.orderly)
                 await trio.lowlevel.checkpoint()  # a consumer of many queues holds many messages
             await self._keeper.commit(list(self._membership.sources.values()), CALL_SECONDS)
-
-
-@attrs.define(eq=False)
-class Iteration:
-    """One `async for` loop over a consumer."""
-
-    _consumer: Consumer
-    acknowledges: bool
-    """Whether asking for the next message acknowledges the last one."""
-    _last: ReceivedMessage | None = None
-    _taken: int = 0
-
-    def __aiter__(self) -> Iteration:
-        """Begin a loop: what an earlier loop over this iterator has not acknowledged is given back."""
-        self._leave()
-        return self
-
-    async def __anext__(self) -> ReceivedMessage:
-        last = self._last
-        if last is not None:
-            last.settle()
-            self._last = None
-        taken = self._taken = self._taken + 1
-        message = self._consumer.take_now() if taken % MESSAGES_PER_TURN else None
-        if message is None:
-            message = (await self._consumer.receive(1, inf))[0]
-        if self.acknowledges:
-            self._last = message
-        return message
-
-    def __del__(self) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
-        last, self._last = self._last, None
-        if last is not None:
-            self._consumer.give_back_soon(last)
 
 
 @asynccontextmanager

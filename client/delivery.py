@@ -193,6 +193,10 @@ class Line:
     def close(self) -> None:
         """Wake all waiting tasks, which then find the line closed."""
         self.closed = True
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Wake all waiting tasks."""
         self._waiting.unpark_all()
 
     def wake_one(self) -> None:

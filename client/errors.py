@@ -13,6 +13,7 @@ ClientError
 ├── OffsetsNotWritten            that file could not be written
 ├── SendTimeout                  the total time limit of a send was reached
 ├── Closed                       the client was closed before or during the call
+├── Stopped                      the consumer was stopped before or during the call
 └── Refused                      a server answered with a code; one subclass per family of codes, see `REFUSALS`
 
 Three class attributes say how to react: `retriable` (the same call may succeed later or on another server),
@@ -173,6 +174,10 @@ class Closed(ClientError):
     def __init__(self, message: str, *, may_have_been_stored: bool = False) -> None:
         super().__init__(message)
         self.may_have_been_stored = may_have_been_stored
+
+
+class Stopped(ClientError):
+    """The consumer hands out no more messages, because the application has stopped it."""
 
 
 class Refused(ClientError):

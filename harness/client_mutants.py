@@ -12,8 +12,9 @@ import attrs
 from ledgermq.broker.locks import QueueLocks
 from ledgermq.client import blocking, consumer, producer
 from ledgermq.client.assigned import AssignedQueue
-from ledgermq.client.consumer import Consumer, Iteration
+from ledgermq.client.consumer import Consumer
 from ledgermq.client.delivery import Line
+from ledgermq.client.iteration import Iteration
 from ledgermq.client.name_servers import NameServers
 from ledgermq.client.offsets import BrokerOffsets, LocalOffsets
 from ledgermq.client.queue_keeping import QueueKeeper

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .client.errors import Refused as Refused
     from .client.errors import SendTimeout as SendTimeout
     from .client.errors import ServiceNotAvailable as ServiceNotAvailable
+    from .client.errors import Stopped as Stopped
     from .client.errors import SubscriptionRefused as SubscriptionRefused
     from .client.errors import SystemBusy as SystemBusy
     from .client.errors import TopicNotExist as TopicNotExist
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from .client.received import ReceivedMessage as ReceivedMessage
     from .client.sending import SendResult as SendResult
     from .client.sending import SendStatus as SendStatus
+    from .client.stopping import run_until_signal as run_until_signal
     from .client.subscription import ConsumeFrom as ConsumeFrom
     from .client.subscription import MessageModel as MessageModel
     from .client.subscription import Subscription as Subscription
@@ -109,6 +111,7 @@ _HOMES = {
     "SendStatus": "client.sending",
     "SendTimeout": "client.errors",
     "ServiceNotAvailable": "client.errors",
+    "Stopped": "client.errors",
     "StoredMessage": "message.message",
     "Subscription": "client.subscription",
     "SubscriptionRefused": "client.errors",
@@ -122,6 +125,7 @@ _HOMES = {
     "open_consumer": "client.consumer",
     "open_producer": "client.producer",
     "open_pull_consumer": "client.pull",
+    "run_until_signal": "client.stopping",
     "sql": "client.subscription",
     "start_broker": "broker.broker",
 }

@@ -238,7 +238,7 @@ class Model(RuleBasedStateMachine):
             assert self.assigned.redeliver_in_order(message)
             behind = sorted(other for other in self.handed_out if other > offset)
             self.dead += [self.handed_out.pop(other) for other in behind]
-            self.buffered[:0] = [offset, *behind]
+            self.buffered = sorted([offset, *behind, *self.buffered])
         self.dead.append(message)
 
     @rule()

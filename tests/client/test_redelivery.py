@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -163,3 +165,21 @@ async def test_a_loop_that_is_left_gives_a_broadcast_message_back_too(autojump_c
             break
         with trio.fail_after(30):
             assert number(await consumer.get_one()) == 0
+
+
+async def test_an_ordered_queue_keeps_its_order_when_a_dead_letter_is_refused(autojump_clock: MockClock) -> None:
+    """While a broker is asked to take one message, an earlier one comes back; both come again in their order."""
+    async with filled(3) as (cluster, broker), consuming(cluster, orderly=True) as consumer:
+        cluster.create("%RETRY%g", 1)
+        broker.script(SEND, *[silence] * 4)
+        first, second, _ = await consumer.get_many(3)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(second.retry, delay_level=-1))
+            await trio.sleep(0.5)
+            await first.retry()
+        seen: list[int] = []
+        while len(seen) < 3:
+            async with consumer.take(1, 60) as (message,):
+                seen.append(number(message))
+
+        assert seen == [0, 1, 2]

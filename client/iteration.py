@@ -1,0 +1,60 @@
+"""One `async for` loop over a consumer, which acknowledges a message by asking for the next one; see `Consumer.__aiter__`."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Protocol
+
+import attrs
+
+from .errors import Stopped
+from .received import ReceivedMessage
+
+MESSAGES_PER_TURN = 64
+"""`async for` lets other tasks run after this many messages, and whenever it has to wait."""
+
+
+class Taken(Protocol):
+    """What an iteration needs of its consumer."""
+
+    def take_now(self) -> ReceivedMessage | None: ...
+    async def receive(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]: ...
+    def give_back_soon(self, message: ReceivedMessage) -> None: ...
+
+
+@attrs.define(eq=False)
+class Iteration:
+    """One `async for` loop over a consumer."""
+
+    _consumer: Taken
+    acknowledges: bool
+    """Whether asking for the next message acknowledges the last one."""
+    _last: ReceivedMessage | None = None
+    _taken: int = 0
+
+    def __aiter__(self) -> Iteration:
+        """Begin a loop: what an earlier loop over this iterator has not acknowledged is given back."""
+        self._leave()
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        if self._last is not None:
+            self._last.settle()
+            self._last = None
+        self._taken += 1
+        try:
+            message = self._consumer.take_now() if self._taken % MESSAGES_PER_TURN else None
+            message = (await self._consumer.receive(1, inf))[0] if message is None else message
+        except Stopped:
+            raise StopAsyncIteration from None
+        if self.acknowledges:
+            self._last = message
+        return message
+
+    def __del__(self) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            self._consumer.give_back_soon(last)

@@ -1,0 +1,104 @@
+"""Consumers that are stopped in order: by a signal, or by the application."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgermq.client.errors import Stopped
+from ledgermq.client.received import ReceivedMessage
+from ledgermq.client.stopping import run_until_signal
+
+from .fake_cluster import until
+from .test_delivery import consuming, filled, number
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+async def test_nothing_that_was_handled_comes_again_after_a_signal(autojump_clock: MockClock, which: signal.Signals) -> None:
+    """A slow handler would keep the offset behind it back; it is waited for, and nothing new is begun."""
+    async with filled(200) as (cluster, broker):
+        begun: list[int] = []
+        handled: list[int] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            begun.append(number(message))
+            await trio.sleep(10 if number(message) % 50 == 3 else 0.1)
+            handled.append(number(message))
+
+        async with consuming(cluster) as consumer, trio.open_nursery() as nursery:
+
+            async def stop() -> None:
+                await until(lambda: len(handled) >= 100)
+                signal.raise_signal(which)
+
+            nursery.start_soon(stop)
+            await run_until_signal(consumer, handle, tasks=8)
+
+        assert 100 <= len(handled) == len(begun) < 150
+        assert broker.offsets["g", "t", 0] == len(handled)
+
+
+async def test_a_handler_that_does_not_end_is_cancelled(autojump_clock: MockClock) -> None:
+    """When its time is over, or at a second signal; its message comes again to the next member."""
+    async with filled(2) as (cluster, broker):
+
+        async def handle(message: ReceivedMessage) -> None:
+            if number(message) == 1:
+                signal.raise_signal(signal.SIGTERM)
+                await trio.sleep_forever()
+
+        began = trio.current_time()
+        async with consuming(cluster) as consumer:
+            await run_until_signal(consumer, handle, stop_seconds=7)
+
+        assert trio.current_time() - began == pytest.approx(7, abs=0.5)
+        assert broker.offsets["g", "t", 0] == 1
+
+
+async def test_a_second_signal_ends_at_once(autojump_clock: MockClock) -> None:
+    """As an operator expects who is in a hurry."""
+    async with filled(1) as (cluster, _):
+
+        async def handle(_message: ReceivedMessage) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            await trio.sleep(1)
+            signal.raise_signal(signal.SIGTERM)
+            await trio.sleep_forever()
+
+        began = trio.current_time()
+        async with consuming(cluster) as consumer:
+            await run_until_signal(consumer, handle)
+        assert trio.current_time() - began < 3
+
+
+async def test_loops_end_when_the_consumer_is_stopped(autojump_clock: MockClock) -> None:
+    """They acknowledge what they have finished; calls that wait for messages raise."""
+    async with filled(3) as (cluster, broker):
+        seen: list[int] = []
+        async with consuming(cluster) as consumer:
+            async for message in consumer:
+                seen.append(number(message))
+                if len(seen) == 2:
+                    consumer.stop()
+            with pytest.raises(Stopped):
+                await consumer.get_one()
+
+        assert seen == [0, 1]
+        assert broker.offsets["g", "t", 0] == 2
+
+
+async def test_a_loop_that_waits_ends_too(autojump_clock: MockClock) -> None:
+    """Nothing comes, and it is woken."""
+    async with filled(0) as (cluster, _), consuming(cluster) as consumer, trio.open_nursery() as nursery:
+
+        async def loop() -> None:
+            async for message in consumer:
+                raise AssertionError(f"{message} came")
+
+        with trio.fail_after(5):
+            nursery.start_soon(loop)
+            await trio.sleep(1)
+            consumer.stop()
