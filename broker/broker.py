@@ -151,6 +151,7 @@ class Broker:
             topics=topics,
             address=self.address,
             ha_address=lambda: self.ha_address,
+            is_removed=lambda: isinstance(self.node, DLedgerNode) and self.node.is_removed,
         )
         self.pulls = PullService(
             config=self.live_config,

@@ -226,7 +226,7 @@ RocketMQ 5.x this is the default."""
     """Our own key: `native` for groups of our own nodes, `java` for groups that include Apache nodes."""
     raft_flush: str = _key("sync", _one_of("sync", "async"))
     """Our own key: whether a node acknowledges an entry when it is on the medium (`sync`), or when it is written (`async`)."""
-    store_path_dledger_commit_log: str | None = _key(None, name="storePathDLedgerCommitLog")
+    store_path_dledger_commit_log: str | None = _key(None, _one_directory, name="storePathDLedgerCommitLog")
 
     # monitoring
     metrics_exporter_type: str = _key("DISABLE", _one_of("DISABLE", "PROM"))

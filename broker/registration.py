@@ -114,6 +114,8 @@ class Registration:
     """The address at which clients reach this broker, `host:port`."""
     ha_address: Callable[[], str]
     """The address at which slaves fetch the log, `host:port`."""
+    is_removed: Callable[[], bool] = lambda: False
+    """Whether the broker's group has removed it, so that no client should look for it."""
     _links: list[_Link] = attrs.field(init=False)
     _deleted: dict[str, float] = attrs.field(factory=dict[str, float])
     """Topics that were deleted, and when, oldest first; those that have been created again since are in `_again`."""
@@ -259,7 +261,12 @@ class Registration:
         while True:
             changes = link.changes
             link.changed.clear()
-            if link.asked_again or not link.is_registered or await self._is_outdated(channel):
+            if self.is_removed():
+                link.asked_again = False
+                if link.is_registered:
+                    await self._unregister_from(channel)
+                    link.registered(changes, accepted=False)
+            elif link.asked_again or not link.is_registered or await self._is_outdated(channel):
                 link.asked_again = False
                 accepted = await self._register(channel)
                 if accepted and not link.is_registered:
@@ -278,7 +285,7 @@ class Registration:
             link.wake = trio.Event()
             if link.asked_again:
                 return
-            if channel.closed or link.changed:
+            if channel.closed or (link.changed and not self.is_removed()):
                 names, link.changed, changes = link.changed, set(), link.changes
                 try:
                     link.registered(changes, accepted=await self._register(channel, sorted(names)))

@@ -107,7 +107,7 @@ def _row(node: dict[str, Any], members: dict[str, set[str]]) -> dict[str, Any]:
     return {
         "broker": node["broker"],
         "node": node.get("selfId"),
-        "role": node.get("role"),
+        "role": "learner" if node.get("selfId") in (node.get("learners") or ()) else node.get("role"),
         "term": node.get("term"),
         "leader": node.get("leaderId"),
         "address": node["address"],

@@ -23,7 +23,7 @@ def _address(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
 @click.option("--address", required=True, callback=_address, help="Where this node listens for the others, HOST:PORT.")
 @click.option("--node", help="Its dLegerSelfId, if the store holds several ledgers.")
-@click.option("--data", default="", help="storePathDLedgerCommitLog, if that is set.")
+@click.option("--data", default="", help="storePathDLedgerCommitLog, if it was changed since the node last ran.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(store: str, address: Address, node: str | None, data: str, yes: bool) -> None:
     """Make a node of a DLedger group the only voter, when the disks of a majority are lost for good.

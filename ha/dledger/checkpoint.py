@@ -28,7 +28,7 @@ _KEYS = {
     "synced_position": "syncedPosition",
     "index_unsure": "indexUnsure",
 }
-_CONFIGURATIONS = "configurations"
+_CONFIGURATIONS, _DATA_DIRECTORY = "configurations", "dataDirectory"
 
 
 @attrs.frozen(kw_only=True)
@@ -51,12 +51,16 @@ class Checkpoint:
     """1 while the index is being made anew, because some of its records may then be durable and earlier ones not."""
     configurations: tuple[tuple[int, bytes], ...] = ()
     """The index and body of each configuration entry up to the synced entry, and of the last one before the first entry."""
+    data_directory: str = ""
+    """Where the data files are if not beside this file, for commands that read a store without the broker's configuration."""
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Encode the text of the file."""
     entries = {key: str(getattr(checkpoint, name)) for name, key in _KEYS.items()}
     entries[_CONFIGURATIONS] = ";".join(f"{index}:{body.hex()}" for index, body in checkpoint.configurations)
+    if checkpoint.data_directory:
+        entries[_DATA_DIRECTORY] = checkpoint.data_directory
     return write_properties(entries).encode()
 
 
@@ -71,7 +75,7 @@ def decode_checkpoint(encoded: bytes) -> Checkpoint:
         return Checkpoint()
     if not all(-1 <= value <= _NUMBER_MAX for value in values.values()):
         return Checkpoint()
-    return Checkpoint(**values, configurations=configurations)
+    return Checkpoint(**values, configurations=configurations, data_directory=entries.get(_DATA_DIRECTORY, ""))
 
 
 @attrs.define(eq=False)

@@ -231,11 +231,13 @@ def on_transfer(state: JavaState, request: Transfer) -> None:
         tick_taking(state)
         return
     if request.transferee == state.id:
-        code = Code.INCONSISTENT_LEADER
-    elif led is None:
-        code = Code.NOT_LEADER
+        code = Code.INCONSISTENT_TERM if request.sender == state.leader else Code.INCONSISTENT_LEADER
     elif request.transferee not in state.configuration.voters:
         code = Code.UNKNOWN_MEMBER
+    elif request.term != state.term:
+        code = Code.INCONSISTENT_TERM
+    elif led is None:
+        code = Code.NOT_LEADER
     elif led.transfer_to is not None:
         code = Code.LEADER_TRANSFERRING
     else:

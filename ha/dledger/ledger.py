@@ -25,10 +25,10 @@ from .entry_files import Stamp
 from .layout import (
     BLANK,
     BLANK_SIZE,
-    BODY_SIZE_MAX,
     CHANNEL_CONFIGURATION,
     CHANNEL_MESSAGE,
     ENTRY,
+    ENTRY_SIZE_MAX,
     HEADER_SIZE,
     INDEX,
     INDEX_SIZE,
@@ -143,7 +143,9 @@ class Ledger(Places):
         self.files.withdraw(ends, (size + BLANK_SIZE, count * INDEX_SIZE), reason)
 
     def _check_fit(self, size: int) -> None:
-        room = min(self.data.segment_size - BLANK_SIZE, BODY_SIZE_MAX + HEADER_SIZE)
+        room = self.data.segment_size - BLANK_SIZE
+        if size > ENTRY_SIZE_MAX:
+            raise RecordTooLarge(f"an entry of {size} bytes is larger than the {ENTRY_SIZE_MAX} that DLedger allows for one")
         if size > room:
             raise RecordTooLarge(f"an entry of {size} bytes is larger than the {room} that a file of the ledger takes")
 
@@ -280,6 +282,7 @@ class Ledger(Places):
                 synced_index=begin_index - 1,
                 synced_position=position,
                 configurations=tuple(configurations),
+                data_directory=self._data_directory,
             )
             self.checkpoint_file.save(fresh)
             self.checkpoint = fresh
@@ -412,9 +415,15 @@ class Ledger(Places):
             synced_term=self.terms.term_of(index),
             synced_position=position,
             configurations=tuple(pair for pair in self.configurations if pair[0] <= index),
+            data_directory=self._data_directory,
         )
         self.checkpoint_file.save(checkpoint)
         self.checkpoint = checkpoint
+
+    @property
+    def _data_directory(self) -> str:
+        """The directory of the data files if it is not the usual one, else an empty text."""
+        return "" if self.data.directory == f"{self.checkpoint_file.directory}/data" else self.data.directory
 
     def heal(self) -> None:
         """Read the unsynced entries back, verify them, and write and sync them again, after a failed append or sync. Blocks.

@@ -64,6 +64,12 @@ class DLedgerNode:
         leading = self.replica.leading
         return leading.leader is not None and leading.leader != self.settings.self_id
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the log names the members of the group, and this node is none; one that has not joined yet has no log."""
+        replica = self.replica
+        return bool(replica.ledger.configurations) and self.settings.self_id not in replica.core.configuration.members
+
     async def leads(self) -> bool:
         """Whether a majority confirms now that this node leads; one that was deposed while it hung does not know that yet."""
         try:

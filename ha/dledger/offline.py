@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...message.layout import Check, RecordSpan, check_record
 from ...store.offline import LogFile, files_in, log_files
 from ...world.disk import Disk
+from .checkpoint import CheckpointFile
 from .layout import BLANK, BLANK_SIZE, ENTRY, HEADER_SIZE, MAGIC_BLANK, MAGIC_ENTRY
 from .reset_peers import DIRECTORY_PREFIX
 from .walk import body_is_sound, is_message
@@ -13,13 +14,16 @@ from .walk import body_is_sound, is_message
 def all_log_files(disk: Disk, root: str) -> list[LogFile]:
     """Return all files of a store's log, in order; an empty list if there is no store.
 
+    The files of a ledger are found where its checkpoint says they are (storePathDLedgerCommitLog).
+
     Raises:
         OSError: a file cannot be read.
     """
     found = log_files(disk, root)
     for name in disk.list_directory(root):
         if name.startswith(DIRECTORY_PREFIX):
-            found += files_in(disk, f"{root}/{name}/data", look_at_entry)
+            elsewhere = CheckpointFile(disk, f"{root}/{name}").load().data_directory
+            found += files_in(disk, elsewhere or f"{root}/{name}/data", look_at_entry)
     return sorted(found, key=lambda file: file.start)
 
 

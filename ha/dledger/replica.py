@@ -30,7 +30,7 @@ from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
 from .clients import foreign_clients
 from .disk_tasks import DiskTasks
-from .group_records import GroupConfiguration, barrier_record, configuration_record, new_group_id
+from .group_records import GroupConfiguration, barrier_record, configuration_record, new_group_id, read_configuration
 from .handing_over import hand_over
 from .handshake import UNKNOWN, NodeCard
 from .hard_state import HardStateFile
@@ -157,7 +157,7 @@ class Replica:
                 when_committed=self.when_committed,
             )
             self.links = JavaLinks(settings.group, settings.self_id, world.network, world.clock, self._deliver_java, clients)
-        self.links.follow_members(dict(self.addresses()))
+        self._follow_members()
         self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
 
     @property
@@ -248,7 +248,7 @@ class Replica:
         self.disk.written()
         self._wake()
         if configuration is not None:
-            self.links.follow_members(self.addresses())
+            self._follow_members()
         return placed.last_index
 
     async def read_index(self) -> LogIndex:
@@ -424,14 +424,14 @@ class Replica:
                 before_clearing=self.before_clearing,
                 on_cleared=self.on_cleared,
             )
-            self.links.follow_members(self.addresses())
+            self._follow_members()
         if ready.truncate_from is not None:
             await truncate(self.ledger, self.disk, ready.truncate_from)
-            self.links.follow_members(self.addresses())
+            self._follow_members()
         for piece in ready.appends:
             await write(self.ledger, piece)
         if ready.appends and any(piece.batch.configurations for piece in ready.appends):
-            self.links.follow_members(self.addresses())
+            self._follow_members()
 
     def _finish(self, ready: Ready) -> None:
         """Do the rest of a Ready after its disk operations: send, apply, report."""
@@ -453,8 +453,18 @@ class Replica:
             self.disk.written()
         self._propose_what_is_wanted()
 
+    def _follow_members(self) -> None:
+        """Connect to the members, and until a change is committed to those who leave, so that they learn of it."""
+        addresses, configurations = self.addresses(), self.ledger.configurations
+        if len(configurations) > 1 and configurations[-1][0] > self.ledger.committed_index:
+            addresses = {**read_configuration(configurations[-2][1]).addresses, **addresses}
+        self.links.follow_members(addresses)
+
     def _commit(self, index: LogIndex) -> None:
+        former = self.ledger.committed_index
         self.ledger.commit(index)
+        if self.ledger.configurations and former < self.ledger.configurations[-1][0] <= index:
+            self._follow_members()
         position = self.ledger.committed_position
         for notify in self.on_committed:
             notify(index, position)

@@ -18,6 +18,7 @@ from ...world.randomness import Randomness
 from ..errors import NoSuchNode
 from ..raft.quorum import Configuration
 from ..raft.units import TERM_LEAD_MAX, TERM_MAX, LogIndex, PeerId, Term
+from .checkpoint import CheckpointFile
 from .group_records import GroupConfiguration, configuration_record, new_group_id, read_configuration
 from .hard_state import HardStateFile, TermAndVote
 from .layout import CHANNEL_CONFIGURATION, ENTRY, INDEX, INDEX_FILE_SIZE, INDEX_SIZE
@@ -47,7 +48,7 @@ def look_at_node(disk: Disk, root: str, peer: str | None = None, data_directory:
     Args:
         root: the store (storePathRootDir).
         peer: the node's id; it may be None if the store has only one ledger.
-        data_directory: storePathDLedgerCommitLog, if that is set.
+        data_directory: storePathDLedgerCommitLog, if that is another one than when the node last ran.
 
     Raises:
         NoSuchNode: the store has no ledger of that node, or several and `peer` is None.
@@ -113,6 +114,7 @@ def _node_of(disk: Disk, root: str, peer: str | None) -> PeerId:
 
 def _open(disk: Disk, root: str, peer: PeerId, data_directory: str) -> Ledger:
     directory = f"{root}/{DIRECTORY_PREFIX}{peer}"
+    data_directory = data_directory or CheckpointFile(disk, directory).load().data_directory
     data = data_directory or f"{directory}/data"
     files = [name for name in disk.list_directory(data) if is_digits(name)]
     if not files:

@@ -154,6 +154,7 @@ def test_entries_change_a_configuration_that_runs() -> None:
         ("dLegerPeers=n0-h:1\ndLegerSelfId=node", "a letter and a number"),
         ("dLegerPeers=n0-h:1\ndLegerSelfId=n0\nbrokerRole=SLAVE\nbrokerId=1", "elects its master"),
         ("dLegerPeers=n0-h:1\ndLegerSelfId=n0\nraftFlush=maybe", "sync, async"),
+        ("dLegerPeers=n0-h:1\ndLegerSelfId=n0\nstorePathDLedgerCommitLog=/a,/b", "one directory"),
         ("dLegerPeers=n0-h:1\ndLegerSelfId=n0\nraftDialect=java\nhaSecret=s", "cannot prove"),
     ],
 )

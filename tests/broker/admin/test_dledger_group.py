@@ -108,3 +108,33 @@ def test_a_living_voter_stays_while_another_is_down() -> None:
         assert (await group.master()) is leader
 
     scenario(story)
+
+
+def test_a_removed_node_is_taken_off_the_routes() -> None:
+    """It would be asked for messages that it does not get any more; a node that is added is registered."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        name = f"n{group.nodes.index(leader)}"
+        gone = min(members(leader) - {name})
+        number = int(gone[1:])
+        async with open_admin(group.namesrv, world=group.world("10.0.3.1")) as admin:
+
+            async def registered() -> set[int]:
+                (broker,) = (await admin.cluster()).brokers
+                return set(broker.addresses)
+
+            async def lists(*, gone: bool) -> None:
+                with trio.fail_after(40):
+                    while (number + 1 in await registered()) is gone:  # noqa: ASYNC110 - what a name server knows sets no event
+                        await trio.sleep(0.5)
+
+            await lists(gone=False)
+            assert await change(group, leader, "remove", gone) is None
+            await lists(gone=True)
+            await trio.sleep(90)
+            assert number + 1 not in await registered()
+            assert await change(group, leader, "add", gone, f"{group.nodes[number].machine.host}:{RAFT_PORT}") is None
+            await lists(gone=False)
+
+    scenario(story)

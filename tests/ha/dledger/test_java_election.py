@@ -188,3 +188,20 @@ def test_a_follower_without_heartbeats_becomes_a_candidate_of_its_own_term() -> 
 
     assert (core.role, core.term) == (Role.CANDIDATE, 1)
     assert {request.term for request in asked} == {1}
+
+
+@pytest.mark.parametrize("term", [0, 2, 7])
+def test_a_transfer_of_another_term_is_refused(term: int) -> None:
+    """It was meant for a leader before, or for one that this node does not know yet; neither side acts on it."""
+    leader = node([1], term=1, vote=OWN)
+    become_leader(leader)
+    sent(leader)
+    asked = Transfer(sender=PeerId("client"), to=OWN, term=term, leader=OWN, transferee=OTHER)
+    assert answer(leader, asked).code == Code.INCONSISTENT_TERM
+    assert leader.leadership is not None
+    assert leader.leadership.transfer_to is None
+
+    target = node([1], term=1, leader=OTHER)
+    asked = Transfer(sender=OTHER, to=OWN, term=term, leader=OTHER, transferee=OWN)
+    assert answer(target, asked).code == Code.INCONSISTENT_TERM
+    assert (target.role, target.asked_to_take) == (Role.FOLLOWER, None)

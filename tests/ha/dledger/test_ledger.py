@@ -12,7 +12,7 @@ from ledgermq.ha.dledger.ledger import Ledger
 from ledgermq.ha.dledger.walk import walk_entries
 from ledgermq.ha.errors import CommittedEntries, CorruptLedger, LedgerGap
 from ledgermq.message.layout import decode_record
-from ledgermq.store.errors import NotWritable, WrongSegmentSize
+from ledgermq.store.errors import NotWritable, RecordTooLarge, WrongSegmentSize
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.disk import Disk
 
@@ -446,3 +446,17 @@ def test_a_ledger_that_begins_inside_a_file_starts_again(inside: int, how: str) 
     begin_index = ledger.begin_index
     ledger.close()
     assert (open_small(disk).begin_index, begin_index > 10) == (begin_index, True)
+
+
+def test_an_entry_that_is_too_large_is_refused_by_the_limit_that_it_exceeds() -> None:
+    """That of DLedger's entries is 4 MiB, however large the files are."""
+    ledger = open_small(SimDisk(), file_size=8 * 1024 * 1024)
+    with pytest.raises(
+        RecordTooLarge, match="an entry of 4194305 bytes is larger than the 4194304 that DLedger allows for one"
+    ):
+        ledger.append(1, [bytes(4 * 1024 * 1024 - 48 + 1)], patch=False)
+    ledger.append(1, [bytes(4 * 1024 * 1024 - 48)], patch=False)
+
+    small = open_small(SimDisk())
+    with pytest.raises(RecordTooLarge, match=f"larger than the {FILE_SIZE - 8} that a file of the ledger takes"):
+        small.append(1, [bytes(FILE_SIZE)], patch=False)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from ledgermq.ha.dledger.hard_state import HardStateFile, TermAndVote
 from ledgermq.ha.dledger.offline import all_log_files
+from ledgermq.ha.dledger.recovery import LedgerFiles, open_ledger
+from ledgermq.ha.dledger.reset_peers import look_at_node, reset_peers
 from ledgermq.store.offline import read_log, verify
 from ledgermq.testing.history import End
 from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.world.network import Address
 
 from ...broker.test_dledger import Group, scenario
 from ...broker.test_older_logs import OLDER_MESSAGES, ROOT, leave_classic_stores, start_all
-from .ledgers import force, messages, open_small, sizes
+from .ledgers import FILE_SIZE, INDEX_FILE_SIZE, force, messages, open_small, sizes
 
 
 def test_the_messages_of_a_ledger_are_read_over_blank_blocks_and_other_entries() -> None:
@@ -63,3 +69,34 @@ def test_a_store_that_changed_its_mode_is_read_whole() -> None:
         assert report.end > all_log_files(disk, ROOT)[-1].start
 
     scenario(story)
+
+
+def test_the_files_of_a_ledger_are_found_where_the_node_keeps_them() -> None:
+    """With storePathDLedgerCommitLog: its checkpoint says where, so no command passes over the messages."""
+    disk = SimDisk()
+    elsewhere = LedgerFiles("store/dledger-n0", FILE_SIZE, INDEX_FILE_SIZE, data_directory="other/data")
+    ledger = open_ledger(disk, elsewhere)
+    placed = ledger.append(1, messages(0, 40))
+    force(ledger)
+    ledger.write_checkpoint()
+    ledger.close()
+    HardStateFile(disk, "store/dledger-n0").save(TermAndVote(1, "n0"))
+
+    assert [record.offset for record in read_log(all_log_files(disk, "store"))] == placed.offsets
+    left = look_at_node(disk, "store")
+    assert left.end_index == 39
+    reset_peers(disk, "store", left, Address("10.0.0.1", 40911), 0, secrets=random.Random(1))
+    assert not disk.list_directory("store/dledger-n0/data")
+    assert len(read_all(disk)) == len(placed.offsets) + 1
+
+    ledger = open_small(SimDisk())
+    ledger.clear(10, 5 * FILE_SIZE, 3)
+    assert ledger.checkpoint.data_directory == ""
+    ledger = open_ledger(disk, elsewhere)
+    ledger.clear(10, 5 * FILE_SIZE, 3)
+    assert ledger.checkpoint.data_directory == "other/data"
+
+
+def read_all(disk: SimDisk) -> list[int]:
+    """The places of all records, those of the group's own among them."""
+    return [record.offset for record in read_log(all_log_files(disk, "store"))]

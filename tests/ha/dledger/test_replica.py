@@ -427,3 +427,19 @@ def test_a_node_that_ends_while_it_saves_its_vote_ends_without_a_failure(dialect
         assert candidate.failure is None
 
     scenario(story, dialect=dialect)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_removed_node_learns_that_it_is_no_member_any_more(seed: int) -> None:
+    """The leader sends it the last configuration too, before it leaves it; clients would be sent to it otherwise."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        other = next(node for node in group.running if node is not leader)
+        with trio.fail_after(20):
+            await change_members(leader.up, [peer for peer in group.peers if peer != other.peer], [], {})
+        await group.until(lambda: other.up.core.configuration == leader.up.core.configuration)
+        await group.until(lambda: other.up.leading.leader is None)
+        assert other.peer not in {peer for peer, _ in leader.up.links.outgoing}
+
+    scenario(story, seed=seed)
