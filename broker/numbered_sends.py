@@ -124,8 +124,8 @@ class NumberedSends:
         an unknown producer certainly has not.
 
         Raises:
-            RequestRefused: this broker takes no puts, or the fence may not be as safe as the mode promises.
-        Durability: the fence is as safe as a message that was answered SEND_OK.
+            RequestRefused: this broker takes no puts, or the fence may not be stored.
+        Durability: the fence is as safe as a message that is stored at the same time.
         """
         producer_id = request.text("producer")
         number = parse_send_number(f"{producer_id}.0.0.0")
@@ -134,15 +134,19 @@ class NumberedSends:
         complete_since_ms = self.table.complete_since_ms
         # Greater than any epoch given before, also by a broker whose fences were lost or forgotten.
         epoch = max(before.epoch + 1 if before is not None else 1, self._last_epoch + 1, self.clock.wall_ms())
-        timestamp = max(self.clock.wall_ms(), self.store.last_timestamp)
         try:
-            end = self.store.append_event(fence_of(producer_id, epoch, timestamp))
+            end = self.store.append_event(fence_of(producer_id, epoch, self.clock.wall_ms()))
             self._last_epoch = epoch
-            await self.store.event_done(end)
+            status = await self.store.event_status(end)
         except NotWritable as error:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, f"the producer was not fenced: {error}") from error
         except OSError as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the producer was not fenced: {error}") from error
+        if not status.stored:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"whether the producer was fenced is unknown ({status.name}); the fence may be repeated",
+            )
         fields = {"epoch": epoch, "known": str(known).lower(), "completeSince": complete_since_ms}
         return request.response(ResponseCode.SUCCESS, fields)
 

@@ -16,7 +16,7 @@ import attrs
 
 from ..message.send_number import SendNumber
 
-WINDOW_MAX = 16_384
+WINDOW_MAX = 65_536
 """The most sends of one producer that are kept, if so many are pending at once. A producer says with each send which earlier
 ones it will not repeat, and these are forgotten at once; of more pending ones, those with the lowest sequences are forgotten,
 and their repetition is refused."""
@@ -89,7 +89,8 @@ class SendTable:
         if oldest > producer.floor + 1:
             self._forget_sends(producer, bisect_left(sends, (oldest,)), oldest - 1)
         if len(sends) > WINDOW_MAX:
-            self._forget_sends(producer, 1, sends[0][0])
+            surplus = WINDOW_MAX // 8 + 1  # several at once, because each removal moves the rest
+            self._forget_sends(producer, surplus, sends[surplus - 1][0])
         while self._sends > SENDS_MAX and len(self.producers) > 1:
             self._forget_producer()
 

@@ -1,8 +1,12 @@
 """Sends messages from plain threads, in order within each queue, and determines what was stored.
 
-Each queue has at most one pending request. If its answer does not come, it is unknown whether the messages were stored. Then
-the queue is read from where the batch began, and messages found there are not sent again. A delayed message is looked for in
-the broker's topic of delayed messages too, which has one queue for each delay level.
+Each queue has at most one pending request. If its answer does not come, it is unknown whether the messages were stored. A
+broker of ours recognises the repeated request by its number. Elsewhere the queue is read from where the batch began, and
+messages found there are not sent again. A delayed message is looked for in the broker's topic of delayed messages too, which
+has one queue for each delay level.
+
+Before the first send to a broker of ours, an attempt of a task begins a new epoch there: from then on no request of an earlier
+attempt is carried out, however late it is, so what is read afterwards is all that earlier attempts will ever have stored.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import os
 import random
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -20,6 +25,7 @@ from ..client.unique_id import UniqueIds
 from ..message.json import loads
 from ..message.message import MessageQueue
 from ..message.properties import NAME_END, PROPERTY_END, REAL_TOPIC, UNIQUE_KEY, WAIT
+from ..message.send_number import REQUEST_FIELD, SendNumber
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..world.address import Address
@@ -73,6 +79,8 @@ class _Chunk:
 
     queue: MessageQueue
     messages: list[Outgoing]
+    sequence: int = 0
+    """The number of the first message; the others follow."""
 
     @property
     def born_ms(self) -> int | None:
@@ -114,10 +122,18 @@ class Sender:
     _ids: UniqueIds = attrs.field(init=False)
     _floors: dict[MessageQueue, int] = attrs.field(factory=dict[MessageQueue, int])
     _last_queue: dict[str, MessageQueue] = attrs.field(factory=dict[str, MessageQueue])
+    _producer_id: str = attrs.field(init=False)
+    _epochs: dict[str, int | None] = attrs.field(factory=dict[str, int | None])
+    """By broker name, our epoch there; None if the broker recognises no numbers."""
+    _known_at: set[str] = attrs.field(factory=set[str])
+    """The brokers where an earlier attempt may have stored messages."""
+    _sequence: int = 0
+    """The number of the next message."""
 
     def __attrs_post_init__(self) -> None:
         self.client = BrokerClient(self.options.servers)
         self._ids = UniqueIds("127.0.0.1", os.getpid(), random.SystemRandom().getrandbits(32))
+        self._producer_id = (self.transaction or uuid.uuid4().hex).replace(".", "-")
 
     def look_before_sending(self) -> None:
         """Search each row among the stored messages before sending it, because an earlier attempt may have sent it."""
@@ -130,7 +146,7 @@ class Sender:
             NotWritten: a message cannot be sent, or was not stored as promised.
         """
         for message in messages:
-            if self._repeats and self._claim(message):
+            if self.transaction is not None and self._claim(message):
                 self.skipped += 1
                 continue
             queue = self._queue_of(message)
@@ -142,15 +158,55 @@ class Sender:
     def _claim(self, message: Outgoing) -> bool:
         present = self._present.get(message.topic)
         if present is None:
-            present = self._present[message.topic] = self._stored(self._queues_of(message.topic))
+            present = self._present[message.topic] = self._stored(self._searched(message.topic))
         if message.delay_level and (message.topic, message.delay_level) not in self._delays:
             self._delays.add((message.topic, message.delay_level))
-            queues = {_queue_of_delay(queue, message.delay_level) for queue in self._queues_of(message.topic)}
+            queues = {_queue_of_delay(queue, message.delay_level) for queue in self._searched(message.topic)}
             present += self._stored(sorted(queues))
         if present[message.fingerprint] > 0:
             present[message.fingerprint] -= 1
             return True
         return False
+
+    def _searched(self, topic: str) -> list[MessageQueue]:
+        """The queues in which an earlier attempt may have stored messages: those of now, and those when the batch began."""
+        queues = {*self._queues_of(topic), *(queue for queue in self.began.ends if queue.topic == topic)}
+        for queue in queues:
+            self._epoch(queue)
+        return sorted(queue for queue in queues if self._repeats or queue.broker_name in self._known_at)
+
+    def _epoch(self, queue: MessageQueue) -> int | None:
+        """Our epoch at the broker of a queue, which begins with the first call; None if the broker recognises no numbers."""
+        name = queue.broker_name
+        if name not in self._epochs:
+            if self.transaction is None:  # a producer that nobody can replace
+                self._epochs[name] = 0
+            else:
+                self._epochs[name] = self.client.retry(queue, lambda _: self._fence(queue))[0]
+        return self._epochs[name]
+
+    def _fence(self, queue: MessageQueue) -> tuple[int | None] | None:
+        """Begin an epoch at the master of a broker; returns it in a tuple, or None if that may succeed later.
+
+        Raises:
+            NotWritten: the broker refuses it.
+        """
+        master = self._master(queue)
+        if master is None:
+            return None
+        command = request(RequestCode.FENCE_PRODUCER, {"producer": self._producer_id})
+        answer = self.client.link(master).call(command, self.options.servers.call_seconds)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return (None,)
+        if answer.code in _LATER or answer.code == ResponseCode.SYSTEM_ERROR:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise NotWritten(f"{queue.broker_name} began no epoch for this task: code {answer.code}, {answer.remark}")
+        # A broker forgets producers, but says since when it has not.
+        is_complete = int(answer.ext["completeSince"]) < self.began.timestamp_ms - CLOCK_MARGIN_MS
+        if answer.ext["known"] == "true" or not is_complete:
+            self._known_at.add(queue.broker_name)
+        return (int(answer.ext["epoch"]),)
 
     def _queue_of(self, message: Outgoing) -> MessageQueue:
         queues = self._queues_of(message.topic)
@@ -208,7 +264,8 @@ class Sender:
                 break
             size += message.size
             count += 1
-        chunk = _Chunk(queue, waiting[:count])
+        chunk = _Chunk(queue, waiting[:count], self._sequence)
+        self._sequence += count
         if count == len(waiting):
             del self.pending[queue]
         else:
@@ -216,6 +273,7 @@ class Sender:
         return chunk
 
     def _send(self, chunks: list[_Chunk]) -> None:
+        oldest = min(chunk.sequence for chunk in chunks)
         wait = Wait(self.options.servers.failover_seconds)
         reason = ""
         while chunks:
@@ -229,7 +287,8 @@ class Sender:
                     continue
                 link = self.client.link(address)
                 try:
-                    out.append((chunk, link.submit(self._command(chunk), self.options.servers.failover_seconds), link))
+                    command = self._command(chunk, oldest)
+                    out.append((chunk, link.submit(command, self.options.servers.failover_seconds), link))
                 except LinkLost as error:
                     reason = str(error)
                     failed.append((chunk, True))
@@ -249,6 +308,7 @@ class Sender:
             awaited = (
                 f"{sum(len(chunk.messages) for chunk, _ in failed)} messages for {failed[0][0].queue} were not acknowledged"
             )
+            failed = [(chunk, unknown and self._epoch(chunk.queue) is None) for chunk, unknown in failed]
             pause_seconds = SETTLE_SECONDS if any(unknown for _, unknown in failed) else PAUSE_SECONDS
             if not wait.goes_on(f"{awaited} yet: {reason}", pause_seconds):
                 raise NotWritten(
@@ -264,7 +324,7 @@ class Sender:
             self.client.route(queue.topic)
         return self.client.routes.master(queue.broker_name)
 
-    def _command(self, chunk: _Chunk) -> RemotingCommand:
+    def _command(self, chunk: _Chunk, oldest: int) -> RemotingCommand:
         now = time.time_ns() // 1_000_000
         written = [(message, full_properties(message, self._ids.next(now), self.transaction)) for message in chunk.messages]
         single = len(written) == 1
@@ -284,6 +344,9 @@ class Sender:
             "m": not single,
             "n": chunk.queue.broker_name,
         }
+        epoch = self._epoch(chunk.queue)
+        if epoch is not None:
+            fields[REQUEST_FIELD] = str(SendNumber(self._producer_id, epoch, chunk.sequence, oldest))
         code = RequestCode.SEND_MESSAGE_V2 if single else RequestCode.SEND_BATCH_MESSAGE
         return RemotingCommand(code, wire_fields(fields), message.body if single else encode_many(written))
 
@@ -305,6 +368,16 @@ class Sender:
             if "queueOffset" in answer.ext:
                 self._floors[chunk.stored_in] = int(answer.ext["queueOffset"]) + len(chunk.messages)
             return ""
+        if code == ResponseCode.PRODUCER_FENCED:
+            raise NotWritten(
+                f"another attempt of this task has begun, so {len(chunk.messages)} messages for {chunk.queue} were not stored "
+                "by this one; if Spark speculates, set spark.speculation to false for jobs that write exactly once"
+            )
+        if code == ResponseCode.SEND_FORGOTTEN:
+            raise NotWritten(
+                f"whether {len(chunk.messages)} messages for {chunk.queue} were stored is unknown; the next attempt of the "
+                f"task looks for them: {answer.remark}"
+            )
         if code in _LATER and ACCESS_REFUSED not in (answer.remark or ""):
             return f"code {code}, {answer.remark}"
         raise NotWritten(

@@ -1,8 +1,10 @@
 """The writing half of the source, which writes a batch exactly once, however often Spark runs it or parts of it.
 
 Before a batch is first written, the driver notes where the destination ends, in a file inside Spark's checkpoint directory. If
-the file exists already, or if a task is repeated, some rows may have been stored. Then the tasks read the destination from the
-noted offsets on and send only the missing rows. Each message has its query, batch and partition in the property `SPARK_TXN`.
+the file exists already, if a task is repeated, or if a broker knows the task, some rows may have been stored. Then the tasks
+read the destination from the noted offsets on and send only the missing rows. Each message has its query, batch and partition
+in the property `SPARK_TXN`. Spark does not say that a stage is repeated, whose attempts are counted from 0 again (SPARK-24552),
+so only brokers that know the task make that certain.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from .sender import Began, Sender
 
 NOTES = "ledgermq-sink"
 """The directory of notes inside a checkpoint."""
+_JOB_FILE = "job.json"
+"""The note of the batch job that writes with a checkpoint."""
 
 
 @attrs.define
@@ -46,6 +50,12 @@ def begin(options: WriteOptions) -> Began:
         catalog = BrokerCatalog(BrokerClient(options.servers))
         ends = catalog.ends(catalog.queues([options.topic])[options.topic])
     return Began(ends, time.time_ns() // 1_000_000)
+
+
+def _job_of(options: WriteOptions, rows: Rows) -> str:
+    """What distinguishes a batch job from another one: where it writes, and from which columns."""
+    columns = ",".join(f"{name}={target}" for name, target in sorted(rows.columns.items()))
+    return f"{options.topic or ''} from {columns}"
 
 
 @attrs.define(eq=False)
@@ -83,6 +93,7 @@ class LedgermqWriter(DataSourceArrowWriter):
             self.job, began, repeated = uuid.uuid4().hex[:16], begin(options), False
         else:  # with a checkpoint, the same job may be started again after an interruption
             notes = Notes.of(options)
+            notes.check_job(_job_of(options, rows))
             began, repeated = notes.begin(0, lambda: begin(options))
             self.job = blake2b(notes.checkpoint.encode(), digest_size=8).hexdigest()
         self.task_writer = TaskWriter(options, rows, began, repeated)
@@ -92,8 +103,11 @@ class LedgermqWriter(DataSourceArrowWriter):
         assert context is not None
         return self.task_writer.write(iterator, self.job, context)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: the rows that tasks have sent are stored."""
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - the name is Spark's
+        """Note that the job has ended: the rows that tasks have sent are stored."""
+        options = self.task_writer.options
+        if options.checkpoint is not None and options.exactly_once:
+            Notes.of(options).end_job()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: the rows of a failed job that were stored remain."""
@@ -178,22 +192,57 @@ class Notes:
 
     def begin(self, batch: int, now: Any) -> tuple[Began, bool]:
         """Return where a batch began, and whether it had been noted before."""
-        path = f"{self.checkpoint}/{NOTES}/{batch}.json"
-        from pyarrow import fs  # noqa: PLC0415
-
-        if self.files.get_file_info(path).type == fs.FileType.File:
-            with self.files.open_input_stream(path) as stream:
-                noted: Mapping[str, Any] = json.loads(stream.read())
+        noted = self._read(f"{batch}.json")
+        if noted is not None:
             return Began(from_json(noted["ends"]), int(noted["timestamp_ms"])), True
         began: Began = now()
-        text = json.dumps({"ends": to_json(began.ends), "timestamp_ms": began.timestamp_ms}).encode()
+        self._write(f"{batch}.json", {"ends": to_json(began.ends), "timestamp_ms": began.timestamp_ms})
+        return began, False
+
+    def _read(self, name: str) -> Mapping[str, Any] | None:
+        """The content of a note; None if there is none."""
+        from pyarrow import fs  # noqa: PLC0415
+
+        path = f"{self.checkpoint}/{NOTES}/{name}"
+        if self.files.get_file_info(path).type != fs.FileType.File:
+            return None
+        with self.files.open_input_stream(path) as stream:
+            content: Mapping[str, Any] = json.loads(stream.read())
+        return content
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        from pyarrow import fs  # noqa: PLC0415
+
+        path, text = f"{self.checkpoint}/{NOTES}/{name}", json.dumps(content).encode()
         self.files.create_dir(f"{self.checkpoint}/{NOTES}", recursive=True)
         if isinstance(self.files, fs.LocalFileSystem):
             _write_durably(path, text)
         else:
             with self.files.open_output_stream(path) as stream:
                 stream.write(text)
-        return began, False
+
+    def check_job(self, job: str) -> None:
+        """Note which job writes with this checkpoint, before it writes anything.
+
+        Raises:
+            BadOption: another job has begun with it, or a job has ended; a row that it wrote would not be written again.
+        """
+        found = self._read(_JOB_FILE)
+        if found is None:
+            self._write(_JOB_FILE, {"job": job, "ended": False})
+        elif found["ended"] or found["job"] != job:
+            what = "a job has ended" if found["ended"] else "another job, with another topic or other columns, has begun"
+            raise BadOption(
+                "checkpointLocation",
+                self.checkpoint,
+                f"{what} with this checkpoint: give each job its own. Nothing was written",
+            )
+
+    def end_job(self) -> None:
+        """Note that the job with this checkpoint has written everything."""
+        found = self._read(_JOB_FILE)
+        if found is not None:
+            self._write(_JOB_FILE, {**found, "ended": True})
 
     def forget_before(self, batch: int) -> None:
         """Delete the notes of batches that Spark will not write again."""

@@ -400,13 +400,20 @@ class PutSide(StoreParts):
         Durability: on return, the event is as safe as a message that was answered PUT_OK.
         Cancellation: the event stays in the log.
         """
-        status = await self._done(end)
+        status = await self.event_status(end)
         if status is not PutStatus.PUT_OK:
             raise NotWritable(f"the change is in the log, but not as safe as the mode promises: {status.name}")
+
+    async def event_status(self, end: int) -> PutStatus:
+        """Wait as `event_done` does, and return how safe an event is; unless it is stored, it may not be applied yet."""
+        status = await self._done(end)
+        if not status.stored:
+            return status
         self.dispatcher.catch_up()
         while self.dispatcher.dispatched_offset < end:
             await trio.sleep(DERIVED_POLL_SECONDS)
             self.dispatcher.catch_up()
+        return status
 
     async def _done(self, end: int) -> PutStatus:
         """Wait until everything before `end` is as safe as the mode promises."""

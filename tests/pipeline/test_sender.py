@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgermq import blocking
 from ledgermq.message.message import MessageQueue
 from ledgermq.pipeline.errors import NotWritten
 from ledgermq.pipeline.link import Link, LinkLost
@@ -21,7 +22,8 @@ from ledgermq.pipeline.outgoing import Outgoing, Rows, fingerprint, written_prop
 from ledgermq.pipeline.sender import Sender
 from ledgermq.pipeline.sink import begin
 from ledgermq.remoting.codes import RequestCode, ResponseCode
-from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.command import RemotingCommand, decode_command, encode_frame
+from ledgermq.remoting.frame import FrameReader
 from ledgermq.testing.embedded import Embedded, start_embedded
 
 from .brokers import READ_SECONDS, all_bodies, bodies, create_topic, numbered
@@ -310,3 +312,150 @@ def test_a_cluster_without_a_broker_is_waited_for_and_then_named(
 
     with pytest.raises(NotWritten, match=r"3 messages for .*@elsewhere:0 were not acknowledged within 0.3 s.*has no master"):
         sender.flush()
+
+
+def test_an_attempt_that_does_not_know_of_an_earlier_one_learns_it_from_the_broker(broker: Embedded, topic: str) -> None:
+    """A stage that runs again counts its attempts from 0, and gets rows in another order if they come from a shuffle."""
+    options = options_of(broker, topic)
+    began = begin(options)
+    rows = messages(topic, 60)
+    outcomes: list[tuple[int, int]] = []
+    for number, sent in enumerate((rows[:25], rows[20:50], rows)):
+        attempt = Sender(options, began, "rerun.0.0")
+        attempt.add(random.Random(number).sample(sent, len(sent)))
+        attempt.flush()
+        outcomes.append((attempt.sent, attempt.skipped))
+
+    assert outcomes == [(25, 0), (25, 5), (10, 50)]
+    assert all_bodies(broker.namesrv, topic) == numbered(range(60))
+
+
+def test_a_first_attempt_does_not_read_the_destination(broker: Embedded, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of tasks would read what all tasks before them have written."""
+    searched: list[list[MessageQueue]] = []
+    stored = Sender._stored  # pyright: ignore[reportPrivateUsage]
+
+    def note(self: Sender, queues: list[MessageQueue], *begins: Any) -> Counter[bytes]:
+        searched.append(queues)
+        return stored(self, queues, *begins)
+
+    monkeypatch.setattr(Sender, "_stored", note)
+    options = options_of(broker, topic)
+    began = begin(options)
+    for partition in range(2):
+        sender = Sender(options, attrs.evolve(began, timestamp_ms=began.timestamp_ms + 3_600_000), f"first.0.{partition}")
+        sender.add(messages(topic, 10))
+        sender.flush()
+    assert searched == [[], []]
+
+    broker_forgets = attrs.evolve(began, timestamp_ms=0)
+    Sender(options, broker_forgets, "first.0.2").add(messages(topic, 1))
+
+    assert len(searched[-1]) == 3
+
+
+def test_a_late_request_of_an_earlier_attempt_is_not_carried_out(broker: Embedded, topic: str) -> None:
+    """A broker that was stopped goes on after the next attempt has looked, and finds the request in its socket."""
+    options = options_of(broker, topic)
+    began = begin(options)
+    stalled = Sender(options, began, "late.0.0")
+    stalled.add(messages(topic, 30))
+    chunks = [stalled._next_chunk(queue) for queue in sorted(stalled.pending)]  # pyright: ignore[reportPrivateUsage]
+    late = [(chunk, stalled._command(chunk, 0)) for chunk in chunks]  # pyright: ignore[reportPrivateUsage]
+
+    again = Sender(options, began, "late.0.0")
+    again.add(reversed(messages(topic, 30)))
+    again.flush()
+    for chunk, command in late:
+        master = stalled.client.routes.master(chunk.queue.broker_name)
+        assert master is not None
+        answer = stalled.client.link(master).call(command, 5)
+        assert answer.code == ResponseCode.PRODUCER_FENCED
+        with pytest.raises(NotWritten, match="another attempt of this task has begun"):
+            stalled._judge(answer, chunk)  # pyright: ignore[reportPrivateUsage]
+
+    assert all_bodies(broker.namesrv, topic) == numbered(range(30))
+
+
+@pytest.mark.parametrize("transaction", ["held.0.0", None])
+def test_a_request_that_is_carried_out_after_its_repetition_stores_nothing(
+    broker: Embedded, topic: str, monkeypatch: pytest.MonkeyPatch, transaction: str | None
+) -> None:
+    """Within one attempt the repeated request has the same numbers; this holds for rows that are sent at least once too."""
+    submit = Link.submit
+    held: list[bytes] = []
+
+    def hold_first(self: Link, command: RemotingCommand, timeout_seconds: float) -> int:
+        if command.code == RequestCode.SEND_BATCH_MESSAGE and not held:
+            held.append(encode_frame(command))
+            raise LinkLost(self.address, "test")
+        return submit(self, command, timeout_seconds)
+
+    monkeypatch.setattr(Link, "submit", hold_first)
+    options = options_of(broker, topic)
+    sender = Sender(options, begin(options), transaction)
+    sender.add(messages(topic, 30))
+    sender.flush()
+    master = sender.client.routes.master("broker-a")
+    assert master is not None
+    (frame,) = FrameReader().feed(held[0])
+    answer = sender.client.link(master).call(decode_command(*frame), 5)
+
+    # Requests that were sent later have said that this one is done; the broker may have derived them already.
+    assert answer.code == ResponseCode.SEND_FORGOTTEN or answer.ext["repeated"] == "true"
+    assert all_bodies(broker.namesrv, topic) == numbered(range(30))
+
+
+def test_without_numbers_at_the_broker_answers_are_looked_for_as_before(
+    broker: Embedded, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache's brokers do not know the request that begins an epoch; a lost answer is then found by reading the queue."""
+    submit, answer = Link.submit, Link.answer
+    lost: list[int] = []
+
+    def as_apache(self: Link, command: RemotingCommand, timeout_seconds: float) -> int:
+        if command.code == RequestCode.FENCE_PRODUCER:
+            command = RemotingCommand(RequestCode.QUERY_ASSIGNMENT)
+        assert "sendNumber" not in command.ext
+        opaque = submit(self, command, timeout_seconds)
+        if command.code == RequestCode.SEND_BATCH_MESSAGE and not lost:
+            lost.append(opaque)
+        return opaque
+
+    def lose_first(self: Link, opaque: int, timeout_seconds: float) -> RemotingCommand:
+        found = answer(self, opaque, timeout_seconds)
+        if opaque in lost:
+            lost.append(-1)
+            lost.remove(opaque)
+            self.close()
+            raise LinkLost(self.address, "test")
+        return found
+
+    monkeypatch.setattr(Link, "submit", as_apache)
+    monkeypatch.setattr(Link, "answer", lose_first)
+    monkeypatch.setattr("ledgermq.pipeline.sender.SETTLE_SECONDS", 0.0)
+    options = options_of(broker, topic)
+    sender = Sender(options, begin(options), "apache.0.0")
+    sender.add(messages(topic, 30))
+    sender.flush()
+    monkeypatch.undo()
+
+    assert sender.sent == 30
+    assert all_bodies(broker.namesrv, topic) == numbered(range(30))
+
+
+def test_queues_that_were_written_and_are_not_written_any_more_are_searched_too(broker: Embedded, topic: str) -> None:
+    """An operator may take queues away between two attempts."""
+    options = options_of(broker, topic)
+    began = begin(options)
+    first = Sender(options, began, "fewer.0.0")
+    first.add(messages(topic, 30))
+    first.flush()
+    with blocking.open_admin(broker.namesrv) as admin:
+        admin.call(lambda each: each.update_topic(topic, write_queues=1, read_queues=3))
+
+    again = Sender(options, began, "fewer.0.0")
+    again.add(messages(topic, 30))
+    again.flush()
+
+    assert (again.sent, again.skipped) == (0, 30)

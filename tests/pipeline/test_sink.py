@@ -111,6 +111,31 @@ def test_the_batch_is_the_last_one_in_the_log_of_offsets(tmp_path: Path) -> None
     assert notes_of(tmp_path).batch() == 10
 
 
+def test_a_checkpoint_is_for_one_batch_job(tmp_path: Path) -> None:
+    """Rows of a second job that equal rows of the first would be taken for repetitions; the first may be started again."""
+    notes_of(tmp_path).check_job("T from body=body")
+    notes_of(tmp_path).check_job("T from body=body")
+    with pytest.raises(BadOption, match="another job, with another topic or other columns, has begun"):
+        notes_of(tmp_path).check_job("U from body=body")
+    notes_of(tmp_path).end_job()
+    with pytest.raises(BadOption, match="a job has ended with this checkpoint"):
+        notes_of(tmp_path).check_job("T from body=body")
+
+
+def test_a_second_batch_job_with_the_checkpoint_of_the_first_is_refused(
+    spark: SparkSession, broker: Embedded, tmp_path: Path
+) -> None:
+    create_topic(broker.namesrv, "batch-jobs", 2)
+    options = {"nameServer": broker.namesrv, "topic": "batch-jobs", "checkpointLocation": str(tmp_path)}
+    rows = spark.range(30).selectExpr("lpad(id, 6, '0') body")
+    rows.write.format("ledgermq").mode("append").options(**options).save()
+
+    with pytest.raises(Exception, match="a job has ended with this checkpoint"):
+        rows.write.format("ledgermq").mode("append").options(**options).save()
+
+    assert all_bodies(broker.namesrv, "batch-jobs") == numbered(range(30))
+
+
 @pytest.mark.parametrize("given", [{}, {"checkpointLocation": "nosuch://host/path"}])
 def test_without_a_checkpoint_that_can_be_read_nothing_is_written_exactly_once(given: dict[str, Any]) -> None:
     """The ways out are named."""
