@@ -3,7 +3,8 @@
 Strangers, which are hostile clients, draw requests of every code (`requests.py`) and send them in runs to all three servers,
 with and without reading the answers. They send random bytes to the port for slaves, and answer what a broker asks its clients.
 Meanwhile an ordinary client sends and reads. The run fails if a turn of an event loop takes more than `TURN_MS_MAX` of CPU
-time, memory exceeds the stated bounds, a log has an unexpected error, or something is no longer served at the end.
+time, memory exceeds the stated bounds, a log has an unexpected error, or something is no longer served at the end. With
+`--full-states` the tables of the brokers are filled first (`full_states.py`), and acts that use them are drawn.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from ledgermq.testing.history import History
 from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
 from ledgermq.world.network import TcpNetwork
 
+from .full_states import ACTS, SETTINGS, FullStates, Sizes
 from .load import PULL_SETTINGS, QUEUES, Load
 from .report import VIOLATIONS_SHOWN_MAX, Report, close_directory, drawn_seed, print_line
 from .requests import BROKER, HEAVY_BROKER, HEAVY_NAMESRV, NAMESRV, SEND_FIELDS, Whole, draw_answer, draw_heavy, draw_request
@@ -93,6 +95,8 @@ class EdgeRun:
     frames: Counter[str] = attrs.field(factory=Counter[str])
     """How many requests were sent to each server."""
     answers: Counter[int] = attrs.field(factory=Counter[int])
+    acts: Counter[str] = attrs.field(factory=Counter[str])
+    """How often each act on full states was carried out."""
     probes: int = 0
     longest: dict[str, list[tuple[int, str, str]]] = attrs.field(factory=dict[str, list[tuple[int, str, str]]])
     resident: dict[str, int] = attrs.field(factory=dict[str, int])
@@ -106,6 +110,7 @@ class EdgeRun:
         return (
             f"{sum(self.frames.values())} requests ({dict(self.frames)}), {sum(self.answers.values())} answers in "
             f"{self.seconds:.0f} s; longest turns: {turns}; most memory: {memory}; {self.probes} messages of the probe; "
+            f"{sum(self.acts.values())} acts on full states; "
             f"{len(self.violations)} violations"
         )
 
@@ -182,10 +187,12 @@ class Edge:
         unlisted = {str(self.master.server.address), str(self.slave.server.address)} - listed
         return f"{sorted(unlisted)} at the name server, which lists {sorted(listed)}" if unlisted else ""
 
-    async def attack(self, seconds: float) -> None:
-        """Run the strangers for this many seconds."""
+    async def attack(self, seconds: float, full: FullStates | None = None) -> None:
+        """Run the strangers for this many seconds, and meanwhile acts on the full states, if there are any."""
         began = time.monotonic()
         async with trio.open_nursery() as around:
+            if full is not None:
+                around.start_soon(self._use, full)
             around.start_soon(self._probe)
             around.start_soon(self._ask_for_routes)
             around.start_soon(self._sample)
@@ -196,6 +203,17 @@ class Edge:
                     strangers.start_soon(self._stranger_of_slaves)
             around.cancel_scope.cancel()
         self.run.seconds = time.monotonic() - began
+
+    async def _use(self, full: FullStates) -> None:
+        """Draw acts on the full states, one after the other, until cancelled."""
+        while True:
+            try:
+                act = self.rng.choice(ACTS)
+                await act(full)
+                self.run.acts[act.__name__] += 1
+            except* RemotingError:  # a stranger has deleted something, or the broker closed a connection with too many answers
+                await full.mend()
+            await trio.sleep(self.rng.random())
 
     async def _stranger(self) -> None:
         while True:
@@ -364,7 +382,7 @@ def _essence(line: str) -> str:
 
 
 @asynccontextmanager
-async def _opened(directory: Path, rng: random.Random, report: Report) -> AsyncGenerator[Edge]:
+async def _opened(directory: Path, rng: random.Random, report: Report, more: Mapping[str, object]) -> AsyncGenerator[Edge]:
     with reserved_ports("127.0.0.1", 1, BROKER_PORTS) as (port,):
         async with running_namesrv(directory / "namesrv", directory / "namesrv.turns") as namesrv:
             common = {
@@ -374,6 +392,7 @@ async def _opened(directory: Path, rng: random.Random, report: Report) -> AsyncG
                 "listenPort": 0,
                 "diskMaxUsedSpaceRatio": 95,
                 "cleanFileForciblyEnable": "false",
+                **more,
             }
             settings = {**common, "listenPort": port}
             async with running_broker(directory / "master" / "store", settings, directory / "master.turns") as master:
@@ -389,14 +408,27 @@ async def _opened(directory: Path, rng: random.Random, report: Report) -> AsyncG
 
 
 async def fuzz_edge(
-    directory: Path, seconds: float, seed: int, report: Report = lambda _: None, turn_ms_max: int = TURN_MS_MAX
+    directory: Path,
+    seconds: float,
+    seed: int,
+    report: Report = lambda _: None,
+    turn_ms_max: int = TURN_MS_MAX,
+    full: Sizes | None = None,
 ) -> EdgeRun:
-    """Start a name server and a pair of brokers, run strangers against them, and judge."""
-    async with _opened(directory, random.Random(seed), report) as edge:  # noqa: S311 - draws requests
+    """Start a name server and a pair of brokers, fill their tables to these sizes, run strangers against them, and judge."""
+    rng = random.Random(seed)  # noqa: S311 - draws requests
+    async with _opened(directory, rng, report, SETTINGS if full is not None else {}) as edge:
         edge.turn_ms_max = turn_ms_max
         await edge.prepare()
         report(f"{TOPICS} topics are there")
-        await edge.attack(seconds)
+        async with trio.open_nursery() as nursery:
+            states = None
+            if full is not None:
+                states = FullStates(edge.master.server.address, nursery, full, report)
+                await states.fill()
+                states.report = lambda _: None  # strangers change what acts find
+            await edge.attack(seconds, states)
+            nursery.cancel_scope.cancel()
         await edge.judge()
         return edge.run
 
@@ -408,11 +440,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
     parser.add_argument("--directory", type=Path, help="where stores and logs go; a temporary one by default")
     parser.add_argument("--turn-ms", type=int, default=TURN_MS_MAX, help=f"the longest turn that is allowed ({TURN_MS_MAX})")
+    parser.add_argument("--full-states", action="store_true", help="fill the tables of the brokers up to their bounds first")
     chosen = parser.parse_args(arguments)
+    full = Sizes() if chosen.full_states else None
     seed = drawn_seed(chosen.seed)
     directory = Path(tempfile.mkdtemp(prefix="ledgermq-edge-", dir=chosen.directory))
     print_line(f"seed {seed}, in {directory}")
-    run = trio.run(fuzz_edge, directory, float(chosen.seconds), seed, print_line, chosen.turn_ms)
+    run = trio.run(fuzz_edge, directory, float(chosen.seconds), seed, print_line, chosen.turn_ms, full)
     for name, turns in run.longest.items():
         for ms, what, task in turns[:8]:
             print_line(f"  {name}: {what} of {ms} ms {task}")
