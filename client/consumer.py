@@ -34,7 +34,7 @@ from .consumer_options import AckMode, ConsumerOptions
 from .delivery import Line, Source
 from .direct import DirectMessages
 from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason, Stopped
-from .fetch import PULL_MESSAGES_MAX
+from .fetch import PULL_MESSAGES_MAX, OnOffsetMoved
 from .iteration import Iteration
 from .membership import Membership
 from .offsets import kept_offsets
@@ -46,7 +46,7 @@ from .received import ReceivedMessage, give_back_unfinished
 from .redelivery import Redelivery
 from .send_back import SendBack
 from .session import CALL_SECONDS, Session, open_session
-from .subscription import TAG_EXPRESSION, ConsumeFrom, Member, MessageModel, Subscription, subscriptions_of_member
+from .subscription import TAG_EXPRESSION, ConsumeFrom, Member, MessageModel, ReadFrom, Subscription, subscriptions_of_member
 
 log = get_logger(__name__)
 
@@ -362,6 +362,8 @@ async def open_consumer(
     bytes_per_queue_max: int = BYTES_PER_QUEUE_MAX,
     bytes_max: int = BYTES_MAX,
     reconsume_times_max: int | None = None,
+    read_from: ReadFrom = ReadFrom.SUGGESTED,
+    on_offset_moved: OnOffsetMoved | None = None,
     offsets_path: str | None = None,
     instance_name: str | None = None,
     tls: bool | ClientTls = False,
@@ -388,6 +390,9 @@ async def open_consumer(
         bytes_max: the same over all queues; while they hold this many bytes, only empty queues are pulled.
         reconsume_times_max: failed deliveries before a message is a dead letter; by default as the group's configuration
             says, and without limit in orderly consumption.
+        read_from: which member of a broker's group is read: the suggested one, the master or a slave.
+        on_offset_moved: called when a group cannot continue where it was to, for example because messages have expired that it
+            has not read; it runs in the event loop, and what it raises is logged.
         offsets_path: the file in which a broadcasting consumer keeps its offsets; without it they are kept in memory.
         instance_name: replaces the random part of the client id.
         tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which.
@@ -415,13 +420,14 @@ async def open_consumer(
         bytes_per_queue_max,
         bytes_max,
         reconsume_times_max,
+        read_from,
     )
     divide = strategy_of(strategy)
     if offsets_path is not None:
         check_text("offsets_path", offsets_path)
     async with (
         open_session(namesrv, world, instance_name=instance_name, tls=tls) as session,
-        _joined(session, group, options, subscriptions, divide, offsets_path) as consumer,
+        _joined(session, group, options, subscriptions, divide, offsets_path, on_offset_moved) as consumer,
     ):
         yield consumer
 
@@ -434,6 +440,7 @@ async def _joined(
     subscriptions: Mapping[str, Subscription],
     divide: Strategy,
     offsets_path: str | None,
+    on_offset_moved: OnOffsetMoved | None,
 ) -> AsyncGenerator[Consumer]:
     """A consumer that reads its share of queues, for the length of a block, and then leaves the group."""
     offsets = kept_offsets(session, group, options.model, offsets_path)
@@ -447,6 +454,8 @@ async def _joined(
         options.pull_messages_max,
         options.messages_per_queue_max,
         options.bytes_per_queue_max,
+        options.read_from,
+        on_offset_moved,
     )
     consumer: Consumer | None = None
     try:

@@ -8,7 +8,7 @@ import attrs
 
 from .arguments import INT_MAX, LONG_MAX, check_choice, check_integer
 from .errors import InvalidArgument
-from .subscription import ConsumeFrom, MessageModel
+from .subscription import ConsumeFrom, MessageModel, ReadFrom
 
 AckMode = Literal["auto", "explicit"]
 
@@ -27,12 +27,14 @@ class ConsumerOptions:
     bytes_per_queue_max: int
     bytes_max: int
     reconsume_times_max: int | None
+    read_from: ReadFrom
 
     def __attrs_post_init__(self) -> None:
         if self.ack not in get_args(AckMode):
             raise InvalidArgument(f"ack must be one of {', '.join(get_args(AckMode))} (got {self.ack!r})")
         check_choice("model", self.model, MessageModel)
         check_choice("consume_from", self.consume_from, ConsumeFrom)
+        check_choice("read_from", self.read_from, ReadFrom)
         check_integer("consume_timestamp_ms", self.consume_timestamp_ms, 0, LONG_MAX)
         check_integer("pull_messages_max", self.pull_messages_max, 1, INT_MAX)
         check_integer("messages_per_queue_max", self.messages_per_queue_max, 1, INT_MAX)

@@ -13,6 +13,7 @@ import trio
 
 from ..message.errors import CorruptRecord
 from ..message.flags import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
+from ..message.message import MessageQueue
 from ..message.units import MASTER_ID
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
@@ -24,7 +25,7 @@ from .errors import BadAnswer, ClientError, NoAnswer, NoRoute, Unreachable
 from .queue_calls import integer_of, request
 from .received import Origin, select_tags, split_records
 from .session import Session
-from .subscription import Subscription
+from .subscription import ReadFrom, Subscription
 
 log = get_logger(__name__)
 
@@ -40,6 +41,21 @@ UNREACHABLE_PAUSE_SECONDS_MAX = 1.0
 
 
 @attrs.frozen
+class OffsetMoved:
+    """A queue does not contain the offset at which the group was to continue, so the group continues at another one."""
+
+    queue: MessageQueue
+    expected: int
+    """The offset at which the group was to continue."""
+    actual: int
+    """The offset at which it continues. If it is higher, the messages between the two have expired and were not delivered; if
+    it is lower, the broker has fewer messages than the group has read."""
+
+
+OnOffsetMoved = Callable[[OffsetMoved], object]
+
+
+@attrs.frozen
 class PullPlan:
     """The settings that all pulls of one subscription share."""
 
@@ -50,6 +66,8 @@ class PullPlan:
     lite: bool = False
     messages_max: int = PULL_MESSAGES_MAX
     suspend_ms: int = SUSPEND_MS
+    read_from: ReadFrom = ReadFrom.SUGGESTED
+    on_offset_moved: OnOffsetMoved | None = None
 
 
 @attrs.define(eq=False)
@@ -100,7 +118,7 @@ class Fetcher:
         found = self._next_member()
         if found is None:
             await session.refresh_route(queue.topic)
-            found = session.routes.member(queue.broker_name, assigned.broker_id)
+            found = session.routes.member(queue.broker_name, self._wanted())
         if found is None:
             raise Unreachable(queue.broker_name, "no member of it is in the route")
         address, broker_id = found
@@ -115,7 +133,12 @@ class Fetcher:
     def _next_member(self) -> tuple[Address, int] | None:
         """The address and broker id of the member that gets the next pull."""
         queue, session = self.assigned.queue, self.session
-        return session.routes.member(queue.broker_name, self.assigned.broker_id, session.avoided())
+        return session.routes.member(queue.broker_name, self._wanted(), session.avoided())
+
+    def _wanted(self) -> int:
+        """The broker id of the member to read from."""
+        chosen = self.plan.read_from.value
+        return self.assigned.broker_id if chosen is None else int(chosen)
 
     def _request(self, *, commits: bool) -> RemotingCommand:
         assigned, plan = self.assigned, self.plan
@@ -149,8 +172,11 @@ class Fetcher:
             next_offset = integer_of(answer, "nextBeginOffset", address)
             assigned.max_offset = integer_of(answer, "maxOffset", address)
             assigned.broker_id = integer_of(answer, "suggestWhichBrokerId", address)
+            messages = split_records(self.origin, answer.body) if code == ResponseCode.SUCCESS else []
+            oldest = integer_of(answer, "minOffset", address)
+            if assigned.next_offset < oldest <= (messages[0].queue_offset if messages else next_offset):
+                self._moved(oldest)
             if code == ResponseCode.SUCCESS:
-                messages = split_records(self.origin, answer.body)
                 assigned.add(select_tags(messages, self.plan.subscription.tags), next_offset)
                 if assigned.buffered:
                     self.on_messages()
@@ -165,13 +191,23 @@ class Fetcher:
             return 0.0
         if code == ResponseCode.PULL_OFFSET_MOVED:
             next_offset = integer_of(answer, "nextBeginOffset", address)
-            log.warning("offset_out_of_range", queue=str(assigned.queue), offset=assigned.next_offset, next_offset=next_offset)
+            self._moved(next_offset)
             self.on_moved(next_offset)
             return 0.0
         if code == ResponseCode.FLOW_CONTROL:
             return FLOW_CONTROL_PAUSE_SECONDS
         log.warning("pull_refused", queue=str(assigned.queue), broker=str(address), code=code, remark=answer.remark)
         return REFUSED_PAUSE_SECONDS
+
+    def _moved(self, actual: int) -> None:
+        """Log that the queue continues at another offset, and notify the application."""
+        moved = OffsetMoved(self.assigned.queue, self.assigned.next_offset, actual)
+        log.warning("offset_out_of_range", queue=str(moved.queue), offset=moved.expected, next_offset=actual)
+        if self.plan.on_offset_moved is not None:
+            try:
+                self.plan.on_offset_moved(moved)
+            except Exception as error:
+                log.error("offset_callback_failed", exc_info=error, queue=str(moved.queue))
 
     async def _look_elsewhere(self, error: ClientError) -> float:
         """React to a member that did not answer; return the pause: none if another one is available, else refresh the route."""

@@ -160,6 +160,12 @@ class Producer:
             limit = attempt_seconds(seconds, options.retries, elsewhere=True) if elsewhere else seconds
             answer = await channel.exchange(opaque, SINGLE, parts, limit, started)
             result = result_of(answer, unique_id, target.queue, target.address)
+            if answer.code and options.retry_unless_ok and not fixed:
+                outgoing = Outgoing(sys_flag, born_ms, message.flag, properties, body, number=number)
+                answer, target = await transmitter.with_guarantees(
+                    publication, outgoing, target, answer, started + seconds, None
+                )
+                return result_of(answer, unique_id, target.queue, target.address)
         except (ClientError, CallTimeout, ConnectionLost) as error:
             outgoing = Outgoing(sys_flag, born_ms, message.flag, properties, body, number=number)
             failure = transmitter.failed(target, error)
@@ -324,6 +330,7 @@ async def open_producer(
     compress_over_bytes: int = COMPRESS_OVER_BYTES,
     message_bytes_max: int = MESSAGE_BYTES_MAX,
     avoid_slow_brokers: bool = True,
+    retry_unless_ok: bool = False,
     idempotent: bool = True,
     instance_name: str | None = None,
     tls: bool | ClientTls = False,
@@ -340,6 +347,8 @@ async def open_producer(
         compress_over_bytes: smaller bodies are sent as they are.
         message_bytes_max: larger bodies and batches are refused; a broker has its own limit, 4 MiB by default.
         avoid_slow_brokers: avoid brokers for some time after they answered late or not at all.
+        retry_unless_ok: send a message to other brokers too that its broker has stored with another status than SEND_OK, for
+            example because it has no slave; it is then delivered twice (RocketMQ `retryAnotherBrokerWhenNotStoreOK`).
         idempotent: let brokers of ours store a message once however often its send is retried. After a failure that may have
             stored the message, such a send stays at its broker; without this, it moves to another one and may be stored twice.
         instance_name: replaces the random part of the client id.
@@ -358,7 +367,14 @@ async def open_producer(
     if compression not in (None, *Compression):
         raise InvalidArgument(f"compression must be None or one of {', '.join(map(str, Compression))} (got {compression!r})")
     options = ProducerOptions(
-        send_timeout_seconds, retries, compression, compress_over_bytes, message_bytes_max, avoid_slow_brokers, idempotent
+        send_timeout_seconds,
+        retries,
+        compression,
+        compress_over_bytes,
+        message_bytes_max,
+        avoid_slow_brokers,
+        retry_unless_ok,
+        idempotent,
     )
     async with open_session(namesrv, world or real_world(), instance_name=instance_name, tls=tls) as session:
         publications = Publications(session, group)

@@ -19,6 +19,7 @@ from ..world.tls import ClientTls
 from .arguments import (
     INT_MAX,
     LONG_MAX,
+    check_choice,
     check_group,
     check_integer,
     check_queue,
@@ -31,12 +32,12 @@ from .assigned import BYTES_MAX, BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, As
 from .background import background_nursery
 from .delivery import Line, Source
 from .errors import ClientError, Closed, InvalidArgument
-from .fetch import PULL_MESSAGES_MAX, Fetcher, PullPlan
+from .fetch import PULL_MESSAGES_MAX, Fetcher, OnOffsetMoved, PullPlan
 from .offsets import commit_offsets
 from .queue_calls import commit_offset, committed_offset, max_offset, min_offset, offset_at
 from .received import ReceivedMessage
 from .session import Session, open_session
-from .subscription import ALL, ConsumeFrom, Member, MessageModel, Subscription
+from .subscription import ALL, ConsumeFrom, Member, MessageModel, ReadFrom, Subscription
 
 SUSPEND_MS = 20_000
 MESSAGES_PER_POLL = 256
@@ -53,6 +54,8 @@ class PullConsumer:
     _bytes_per_queue_max: int
     _pull_messages_max: int
     _held: HeldBytes
+    _read_from: ReadFrom
+    _on_offset_moved: OnOffsetMoved | None
     _line: Line = attrs.field(factory=Line)
     _sources: dict[MessageQueue, Source] = attrs.field(factory=dict[MessageQueue, Source])
     _positions: dict[MessageQueue, int] = attrs.field(factory=dict[MessageQueue, int])
@@ -235,6 +238,8 @@ class PullConsumer:
             lite=True,
             messages_max=self._pull_messages_max,
             suspend_ms=SUSPEND_MS,
+            read_from=self._read_from,
+            on_offset_moved=self._on_offset_moved,
         )
 
         def moved(offset: int) -> None:
@@ -281,6 +286,8 @@ async def open_pull_consumer(
     messages_per_queue_max: int = MESSAGES_PER_QUEUE_MAX,
     bytes_per_queue_max: int = BYTES_PER_QUEUE_MAX,
     bytes_max: int = BYTES_MAX,
+    read_from: ReadFrom = ReadFrom.SUGGESTED,
+    on_offset_moved: OnOffsetMoved | None = None,
     instance_name: str | None = None,
     tls: bool | ClientTls = False,
     world: World | None = None,
@@ -294,6 +301,7 @@ async def open_pull_consumer(
     check_integer("messages_per_queue_max", messages_per_queue_max, 1, INT_MAX)
     check_integer("bytes_per_queue_max", bytes_per_queue_max, 1, INT_MAX)
     check_integer("bytes_max", bytes_max, 1, LONG_MAX)
+    check_choice("read_from", read_from, ReadFrom)
     async with (
         open_session(namesrv, world or real_world(), instance_name=instance_name, tls=tls) as session,
         background_nursery() as nursery,
@@ -306,6 +314,8 @@ async def open_pull_consumer(
             bytes_per_queue_max,
             pull_messages_max,
             HeldBytes(bytes_max),
+            read_from,
+            on_offset_moved,
         )
         try:
             yield consumer

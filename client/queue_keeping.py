@@ -17,11 +17,11 @@ from ..world.events import get_logger
 from .assigned import AssignedQueue, HeldBytes
 from .delivery import Line, Source, TakesBack
 from .errors import ClientError, NoAnswer
-from .fetch import Fetcher, PullPlan
+from .fetch import Fetcher, OnOffsetMoved, PullPlan
 from .offsets import Offsets, Position, changed_offsets
 from .queue_calls import master_of, max_offset, min_offset, offset_at, unlock_queues
 from .session import CALL_SECONDS, Session
-from .subscription import ConsumeFrom, MessageModel, Subscription
+from .subscription import ConsumeFrom, MessageModel, ReadFrom, Subscription
 
 log = get_logger(__name__)
 
@@ -40,6 +40,8 @@ class ReadingPlan:
     pull_messages_max: int
     messages_per_queue_max: int
     bytes_per_queue_max: int
+    read_from: ReadFrom = ReadFrom.SUGGESTED
+    on_offset_moved: OnOffsetMoved | None = None
 
     @property
     def locks(self) -> bool:
@@ -170,7 +172,14 @@ class QueueKeeper:
         def arrived() -> None:
             self._line.offer(source)
 
-        pulls = PullPlan(plan.group, subscription, commits=commits, messages_max=plan.pull_messages_max)
+        pulls = PullPlan(
+            plan.group,
+            subscription,
+            commits=commits,
+            messages_max=plan.pull_messages_max,
+            read_from=plan.read_from,
+            on_offset_moved=plan.on_offset_moved,
+        )
         source.fetcher = Fetcher(self._session, pulls, source.assigned, source, arrived, moved)
         source.start(self._nursery)
 

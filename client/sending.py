@@ -58,6 +58,9 @@ class ProducerOptions:
     message_bytes_max: int = MESSAGE_BYTES_MAX
     avoid_slow_brokers: bool = True
     """Whether brokers that answered late are avoided (RocketMQ `sendLatencyFaultEnable`)."""
+    retry_unless_ok: bool = False
+    """Whether a message that is stored with less than its broker's guarantees is sent to another broker as well (RocketMQ
+    `retryAnotherBrokerWhenNotStoreOK`)."""
     idempotent: bool = True
     """Whether sends have numbers, by which brokers of ours store a message once however often it is retried."""
     plain_bytes_max: int = attrs.field(init=False)

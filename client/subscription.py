@@ -26,6 +26,16 @@ class ConsumeFrom(Enum):
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
+class ReadFrom(Enum):
+    """Which member of a broker's group a consumer reads from; another one is read while that one is gone."""
+
+    SUGGESTED = None
+    """The master, or a slave while the master suggests it, because it would have to read from its disk."""
+    MASTER = 0
+    SLAVE = 1
+    """A slave, if there is one; it may lag behind its master."""
+
+
 class MessageModel(Enum):
     """Whether the members of a group share the messages, or each gets all."""
 

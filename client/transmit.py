@@ -22,7 +22,7 @@ from .latency import BrokerLatencies
 from .publications import Publications
 from .retry import Attempts, attempt_seconds, choose_queue
 from .send_numbers import SendNumbers
-from .sending import Outgoing, ProducerOptions, Publication, Target, frame_parts, result_of, target_of
+from .sending import Outgoing, ProducerOptions, Publication, SendStatus, Target, frame_parts, result_of, target_of
 from .session import Session
 
 log = get_logger(__name__)
@@ -33,6 +33,7 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 Choose = Callable[[Publication], Target]
 """Chooses the queue of a message for each attempt, because the topic's queues may change; None where any queue will do."""
 
+SEND_OK = SendStatus.SEND_OK.value
 SINGLE, BATCH = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)
 
 
@@ -113,7 +114,8 @@ class Transmitter:
         sequence = self.numbers.begin(count)
         try:
             outgoing = attrs.evolve(outgoing, number=self.numbers.field(sequence))
-            return await self._attempt(target, outgoing, limit), target
+            answer = await self._attempt(target, outgoing, limit)
+            return await self.with_guarantees(publication, outgoing, target, answer, deadline, choose)
         except ClientError as error:
             return await self.send_again(publication, outgoing, target, error, deadline, seconds, choose)
         finally:
@@ -173,9 +175,37 @@ class Transmitter:
                     target = self._target_of(publication, holder)
                 else:
                     target = self._target_after(publication, target) if choose is None else choose(publication)
-                return await self._attempt(target, outgoing, limit), target
+                answer = await self._attempt(target, outgoing, limit)
+                return await self.with_guarantees(publication, outgoing, target, answer, deadline, choose)
             except ClientError as error:
                 failure = error
+
+    async def with_guarantees(
+        self,
+        publication: Publication,
+        outgoing: Outgoing,
+        target: Target,
+        answer: RemotingCommand,
+        deadline: float,
+        choose: Choose | None,
+    ) -> tuple[RemotingCommand, Target]:
+        """Send a message that is stored with less than its broker's guarantees to other brokers too, if the options say so.
+
+        Returns: the answer of the broker that gives all guarantees, or the first answer if none does.
+        """
+        last, left = target, self.options.retries if self.options.retry_unless_ok and choose is None else 0
+        while answer.code != SEND_OK and left > 0 and publication.broker_count > 1:
+            last, left = self._target_after(publication, last), left - 1
+            limit = attempt_seconds(deadline - trio.current_time(), left, elsewhere=True)
+            if limit <= 0 or last.queue.broker_name == target.queue.broker_name:
+                break
+            try:
+                again = await self._attempt(last, outgoing, limit)
+            except ClientError as error:
+                log.debug("send_elsewhere_failed", broker=last.queue.broker_name, reason=str(error))
+            else:
+                answer, target = (again, last) if again.code == SEND_OK else (answer, target)
+        return answer, target
 
     def _target_of(self, publication: Publication, holder: MessageQueue) -> Target:
         """A target at the broker that may have the message, preferably the same queue.

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from .client.errors import OffsetsNotWritten as OffsetsNotWritten
     from .client.errors import OffsetsUnreadable as OffsetsUnreadable
     from .client.errors import OtherProcess as OtherProcess
+    from .client.errors import ProducerFenced as ProducerFenced
     from .client.errors import Refused as Refused
+    from .client.errors import SendForgotten as SendForgotten
     from .client.errors import SendTimeout as SendTimeout
     from .client.errors import ServiceNotAvailable as ServiceNotAvailable
     from .client.errors import Stopped as Stopped
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from .client.errors import TopicNotExist as TopicNotExist
     from .client.errors import Unreachable as Unreachable
     from .client.errors import WrongEventLoop as WrongEventLoop
+    from .client.fetch import OffsetMoved as OffsetMoved
     from .client.producer import Producer as Producer
     from .client.producer import open_producer as open_producer
     from .client.pull import PullConsumer as PullConsumer
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from .client.stopping import run_until_signal as run_until_signal
     from .client.subscription import ConsumeFrom as ConsumeFrom
     from .client.subscription import MessageModel as MessageModel
+    from .client.subscription import ReadFrom as ReadFrom
     from .client.subscription import Subscription as Subscription
     from .client.subscription import sql as sql
     from .message.message import Message as Message
@@ -100,13 +104,17 @@ _HOMES = {
     "NotLeader": "client.errors",
     "NotOnline": "client.errors",
     "NotSupported": "client.errors",
+    "OffsetMoved": "client.fetch",
     "OffsetsNotWritten": "client.errors",
     "OffsetsUnreadable": "client.errors",
     "OtherProcess": "client.errors",
     "Producer": "client.producer",
+    "ProducerFenced": "client.errors",
     "PullConsumer": "client.pull",
+    "ReadFrom": "client.subscription",
     "ReceivedMessage": "client.received",
     "Refused": "client.errors",
+    "SendForgotten": "client.errors",
     "SendResult": "client.sending",
     "SendStatus": "client.sending",
     "SendTimeout": "client.errors",

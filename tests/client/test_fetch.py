@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 import attrs
+import pytest
 import trio
 
 from ledgermq.client.assigned import AssignedQueue
-from ledgermq.client.fetch import Fetcher, PullPlan
+from ledgermq.client.fetch import Fetcher, OffsetMoved, PullPlan
 from ledgermq.client.session import Session
 from ledgermq.client.subscription import Subscription
 from ledgermq.message.message import MessageQueue
@@ -68,6 +69,7 @@ class Answering:
     answers: list[tuple[ResponseCode, int, bytes]]
     """Code, offset to continue at, and records."""
     scope: trio.CancelScope
+    oldest: int = 0
 
     @property
     def routes(self) -> Answering:
@@ -84,7 +86,7 @@ class Answering:
         code, next_offset, body = self.answers.pop(0)
         if not self.answers:
             self.scope.cancel()
-        ext = {"nextBeginOffset": next_offset, "maxOffset": 7, "minOffset": 0, "suggestWhichBrokerId": 0}
+        ext = {"nextBeginOffset": next_offset, "maxOffset": 7, "minOffset": self.oldest, "suggestWhichBrokerId": 0}
         return command.response(code, ext, body)
 
 
@@ -103,3 +105,36 @@ async def test_a_member_that_sends_the_client_back_makes_it_hold_no_message_twic
     assert [message.queue_offset for message in assigned.buffered] == [5, 6]
     assigned.stop()
     assert assigned.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "oldest", "expected"),
+    [
+        ((ResponseCode.PULL_OFFSET_MOVED, 7, b""), 7, [7]),
+        ((ResponseCode.PULL_OFFSET_MOVED, 3, b""), 0, [3]),
+        ((ResponseCode.PULL_RETRY_IMMEDIATELY, 7, b""), 6, [6]),
+        ((ResponseCode.SUCCESS, 7, record(6)), 6, [6]),
+        ((ResponseCode.SUCCESS, 7, record(5) + record(6)), 6, []),
+        ((ResponseCode.SUCCESS, 7, record(6)), 4, []),
+    ],
+    ids=["illegal offset", "lost messages", "expired", "expired before the first", "expired meanwhile", "other tags"],
+)
+async def test_the_application_is_notified_of_an_offset_that_moved(
+    answer: tuple[ResponseCode, int, bytes], oldest: int, expected: list[int]
+) -> None:
+    """With the offsets between which messages are gone; what it raises at that does not stop the queue."""
+    queue = MessageQueue("t", "b", 0)
+    assigned, scope = AssignedQueue(queue, 5), trio.CancelScope()
+    session = cast("Session", cast("Any", Answering([answer], scope, oldest)))
+    moved: list[OffsetMoved] = []
+
+    def note(each: OffsetMoved) -> None:
+        moved.append(each)
+        raise ZeroDivisionError
+
+    plan = PullPlan("g", Subscription("t"), commits=True, on_offset_moved=note)
+
+    with scope:
+        await Fetcher(session, plan, assigned, Recorder(), lambda: None, assigned.move).run()
+
+    assert moved == [OffsetMoved(queue, 5, actual) for actual in expected]

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import Unreachable
 from ledgermq.client.received import ReceivedMessage
-from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.client.subscription import ConsumeFrom, ReadFrom
 from ledgermq.remoting.codes import ResponseCode
 from ledgermq.remoting.command import RemotingCommand, wire_fields
 
@@ -120,3 +120,26 @@ async def test_a_hint_moves_reading_to_the_slave(autojump_clock: MockClock) -> N
             assert trio.current_time() - started < 1, "nobody waited for the master to have nothing more"
             assert [request.ext["queueOffset"] for request in slave.requests_of(PULL)] == ["32"]
             await until(lambda: "64" in {request.ext["queueOffset"] for request in master.requests_of(PULL)})
+
+
+@pytest.mark.parametrize("wanted", [ReadFrom.MASTER, ReadFrom.SLAVE])
+async def test_a_consumer_reads_from_the_member_that_it_was_told(autojump_clock: MockClock, wanted: ReadFrom) -> None:
+    """Whatever the broker suggests; when that member is gone, the other one is read."""
+    async with open_cluster() as cluster:
+        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
+        cluster.create("t", 1)
+        for broker in (master, slave):
+            fill(broker, 3)
+        chosen, other = (master, slave) if wanted is ReadFrom.MASTER else (slave, master)
+        chosen.suggest = other.broker_id
+        async with open_consumer(
+            NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, read_from=wanted, world=cluster.world
+        ) as consumer:
+            assert await taken(consumer, 10) == [0, 1, 2]
+            await trio.sleep(20)
+            assert other.requests_of(PULL) == []
+
+            cluster.kill(chosen)
+            await until(lambda: bool(other.requests_of(PULL)))
+            other.put("t", 0, b"3")
+            assert await taken(consumer, 10) == [3]

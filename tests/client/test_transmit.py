@@ -15,11 +15,12 @@ from ledgermq.client.errors import (
     ServiceNotAvailable,
     Unreachable,
 )
-from ledgermq.client.producer import open_producer
+from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.retry import SEARCH_PAUSE_SECONDS_MAX, SEND_TIMEOUT_SECONDS
+from ledgermq.client.sending import SendResult, SendStatus
 from ledgermq.message.message import Message, MessageQueue
-from ledgermq.remoting.codes import ResponseCode
-from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand, wire_fields
 from ledgermq.testing.embedded import open_virtual
 
 from .fake_cluster import NAMESRV, open_cluster
@@ -229,3 +230,57 @@ async def test_a_full_broker_is_distinguished(autojump_clock: MockClock) -> None
         assert not caught.value.may_have_been_stored
         # A pause is at least half its mean, and without growth there would be more than twice as many.
         assert caught.value.attempts < 2 * SEND_TIMEOUT_SECONDS / SEARCH_PAUSE_SECONDS_MAX, "pauses grow"
+
+
+def stored_without_slave(request: RemotingCommand) -> RemotingCommand:
+    """Script: store a message, but on no slave."""
+    return request.response(ResponseCode.SLAVE_NOT_AVAILABLE, wire_fields({"msgId": "0" * 32, "queueId": 0, "queueOffset": 0}))
+
+
+@pytest.mark.parametrize("way", ["one", "many", "batch"])
+async def test_a_message_that_is_stored_with_less_is_sent_elsewhere_if_asked(autojump_clock: MockClock, way: str) -> None:
+    """Until a broker gives all its guarantees; if none does, the first answer counts."""
+    async with (
+        open_cluster() as cluster,
+        open_producer(NAMESRV, world=cluster.world, retry_unless_ok=True) as producer,
+        open_producer(NAMESRV, world=cluster.world) as other,
+    ):
+        brokers = [await cluster.start_broker(name) for name in ("b1", "b2")]
+        cluster.create("t", 1)
+
+        async def send(sender: Producer) -> SendResult:
+            if way == "one":
+                return await sender.send(Message("t", b"x"))
+            (result,) = await (sender.send_many if way == "many" else sender.send_batch)([Message("t", b"x")])
+            assert isinstance(result, SendResult)
+            return result
+
+        for broker in brokers:
+            broker.script(SEND, stored_without_slave)
+            broker.script(RequestCode.SEND_BATCH_MESSAGE, stored_without_slave)
+        statuses = [(await send(producer)).status for _ in range(2)]
+        assert statuses == [SendStatus.SLAVE_NOT_AVAILABLE, SendStatus.SEND_OK]
+
+        for broker in brokers:
+            broker.script(SEND, stored_without_slave)
+            broker.script(RequestCode.SEND_BATCH_MESSAGE, stored_without_slave)
+        brokers[0].scripts.clear()
+        assert [(await send(producer)).status for _ in range(2)] == [SendStatus.SEND_OK] * 2
+
+        for broker in brokers:
+            broker.scripts.clear()
+            broker.script(SEND, stored_without_slave)
+            broker.script(RequestCode.SEND_BATCH_MESSAGE, stored_without_slave)
+        assert [(await send(other)).status for _ in range(2)] == [SendStatus.SLAVE_NOT_AVAILABLE] * 2
+
+
+async def test_a_chosen_queue_is_kept_although_its_broker_gives_less(autojump_clock: MockClock) -> None:
+    """Order counts more there."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world, retry_unless_ok=True) as producer:
+        first, second = await cluster.start_broker("b1"), await cluster.start_broker("b2")
+        cluster.create("t", 1)
+        first.script(SEND, stored_without_slave)
+        result = await producer.send(Message("t", b""), queue=MessageQueue("t", "b1", 0))
+
+        assert result.status is SendStatus.SLAVE_NOT_AVAILABLE
+        assert sends(first, second) == [1, 0]
