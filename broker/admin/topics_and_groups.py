@@ -22,6 +22,7 @@ from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
 from ...store.cleaning import Cleaner
 from ...store.message_store import MessageStore
+from ...world.slices import ROWS_PER_SLICE, in_slices, rows_of
 from ..clients import Consumers
 from ..deletions import Deletions
 from ..groups import GroupConfig, GroupTable, group_name_fault
@@ -67,7 +68,6 @@ class Administration:
             (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_groups),
             (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.show_group),
             (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, self.forbid_group),
-            (RequestCode.CLONE_GROUP_OFFSET, self.clone_offsets),
         ):
             dispatcher.register(code, handler)
         for code, waiting in (
@@ -78,6 +78,7 @@ class Administration:
             (RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired_segments),
         ):
             dispatcher.register_waiting(code, waiting)
+        dispatcher.register_long({RequestCode.CLONE_GROUP_OFFSET: self.clone_offsets})
 
     # ---------------------------------------------------------------- topics
 
@@ -212,20 +213,23 @@ class Administration:
         readable = not self.groups.is_forbidden(group, topic)
         return request.response(body=dumps({"group": group, "readable": readable, "topic": topic}))
 
-    def clone_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    async def clone_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """314: copy the offsets of one group to another, on one topic or on all that the first has consumed."""
         source, target = request.text("srcGroup"), request.text("destGroup")
         fault = group_name_fault(target)
         if fault is not None:
             raise _invalid(fault)
-        offsets, living = self.offsets, self.consumers.get(source)
-        topic = request.text("topic", "")
-        for name in [topic] if topic else sorted(offsets.topics_of(source)):
-            if self.topics.get(name) is None:
-                continue
-            if living is not None and not request.boolean("offline") and name not in living.subscriptions:
-                continue  # the group no longer consumes it
-            offsets.clone(source, target, name)
+        offsets, topic, offline = self.offsets, request.text("topic", ""), request.boolean("offline")
+        copied = [(name, offsets.of(source, name)) for name in ([topic] if topic else sorted(offsets.topics_of(source)))]
+        async for piece in in_slices(copied, ROWS_PER_SLICE, rows_of):
+            if self.deletions.replicated is not None:
+                self.deletions.replicated.check_leads()  # another node may have been elected since the last turn
+            living = self.consumers.get(source)
+            for name, _ in piece:
+                if living is not None and not offline and name not in living.subscriptions:
+                    continue  # the group no longer consumes it
+                if self.topics.get(name) is not None:
+                    offsets.clone(source, target, name)
         return request.response()
 
     # ---------------------------------------------------------------- files

@@ -7,9 +7,11 @@ because other work on the machine must not count.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -69,12 +71,28 @@ def _note_requests(watch: TurnWatch) -> None:
     Dispatcher.handle = noted  # type: ignore[method-assign]
 
 
+def _note_collections(watch: TurnWatch) -> None:
+    """Name the long collections of garbage, which happen in whatever step allocates then."""
+    began = 0.0
+
+    def note(phase: str, found: Mapping[str, int]) -> None:
+        nonlocal began
+        now = time.thread_time()
+        if phase == "start":
+            began = now
+        elif now - began > NOTED_SECONDS / 2:
+            watch.requests.append(f"gc{found['generation']}:{(now - began) * 1000:.0f}ms")
+
+    gc.callbacks.append(note)
+
+
 def main() -> None:
     """Run `ledgermq` with a `TurnWatch` in its event loop."""
     path = Path(sys.argv[1])
     del sys.argv[1]
     run, watch = trio.run, TurnWatch(path)
     _note_requests(watch)
+    _note_collections(watch)
     watch_memory(path.with_suffix(".memory"))
     trio.run = partial(run, instruments=[watch])  # type: ignore[assignment]
     command()

@@ -6,15 +6,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from ledgermq.broker.admin.topics_and_groups import altered_attributes, parse_attributes
 from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.errors import RequestRefused
 from ledgermq.testing.logs import capture_logs
 
-from .desk import Desk, open_desk
+from ...turns import counted
+from .desk import Desk, next_sent, open_desk
 
 TOPIC = {"topic": "T2", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 4, "perm": 6, "order": "true"}
 
@@ -219,8 +222,8 @@ async def test_offsets_are_cloned_to_another_group(desk: Desk) -> None:
     offsets.commit("g1", "T1", 1, 7)
     offsets.commit("g1", "gone", 0, 3)
 
-    desk.ask(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g1", "destGroup": "g2", "topic": "T1"})
-    desk.ask(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g1", "destGroup": "g3"})
+    await desk.ask_waiting(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g1", "destGroup": "g2", "topic": "T1"})
+    await desk.ask_waiting(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g1", "destGroup": "g3"})
 
     assert offsets.of("g2", "T1") == offsets.of("g3", "T1") == {1: 7}
     assert offsets.of("g3", "gone") == {}
@@ -231,11 +234,40 @@ async def test_offsets_of_a_topic_no_longer_consumed_are_cloned_only_offline(des
     desk.broker.offsets.commit("g1", "T1", 0, 7)
     desk.consumer("g1", "T2")
 
-    desk.ask(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g1", "destGroup": "g2", "topic": "T1"})
+    await desk.ask_waiting(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g1", "destGroup": "g2", "topic": "T1"})
     assert desk.broker.offsets.of("g2", "T1") == {}
 
-    desk.ask(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g1", "destGroup": "g2", "topic": "T1", "offline": "true"})
+    await desk.ask_waiting(
+        RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g1", "destGroup": "g2", "topic": "T1", "offline": "true"}
+    )
     assert desk.broker.offsets.of("g2", "T1") == {0: 7}
+
+
+async def test_the_offsets_of_a_group_on_many_topics_are_cloned_in_several_turns(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the group commits meanwhile is cloned or not, topic by topic; topics that are deleted meanwhile are left out."""
+    monkeypatch.setattr("ledgermq.broker.admin.topics_and_groups.ROWS_PER_SLICE", 30)
+    offsets, topics = desk.broker.offsets, desk.broker.topics
+    topics.put(*(TopicConfig(f"C{n:03d}", 2, 2) for n in range(100)))
+    for n in range(100):
+        for queue_id in range(2):
+            offsets.commit("g1", f"C{n:03d}", queue_id, 5)
+
+    with counted(lambda: len(offsets.topics_of("g2"))) as turns:
+        request = RemotingCommand(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g1", "destGroup": "g2"}, opaque=7)
+        desk.broker.dispatcher.handle(desk.connection, [request])
+        while len(offsets.topics_of("g2")) < 10:
+            await trio.lowlevel.checkpoint()
+        topics.delete("C099")
+        offsets.forget_topic("C099")
+        offsets.commit("g1", "C050", 1, 6)
+        answer = await next_sent(desk.connection)
+
+    assert answer.code == ResponseCode.SUCCESS
+    assert turns.most == 10
+    assert offsets.topics_of("g2") == {f"C{n:03d}" for n in range(99)}
+    assert offsets.of("g2", "C050") == {0: 5, 1: 6}
 
 
 async def test_unused_topics_lose_their_queues(desk: Desk) -> None:
