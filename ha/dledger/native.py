@@ -27,6 +27,7 @@ from ..raft.messages import (
     PreVoteResponse,
     ReadIndexRequest,
     ReadIndexResponse,
+    Regressed,
     Rejection,
     StaleTerm,
     TermAnswer,
@@ -70,10 +71,11 @@ _PLAIN: tuple[tuple[int, type, Layout], ...] = (
     (9, StaleTerm, wire.STALE_TERM),
     (14, TermQuery, wire.TERM_QUERY),
     (15, TermAnswer, wire.TERM_ANSWER),
+    (16, Regressed, wire.REGRESSED),
 )
 """Messages whose fields are those of their layout, after the sender and receiver, which the connection determines."""
 KIND_READ_INDEX_RESPONSE, KIND_APPEND_RESPONSE, KIND_APPEND, KIND_INSTALL_SNAPSHOT = 10, 11, 12, 13
-KIND_ENTRY_DAMAGED, KIND_ENTRY_REQUEST, KIND_ENTRY_COPY = 16, 17, 18
+KIND_ENTRY_DAMAGED, KIND_ENTRY_REQUEST, KIND_ENTRY_COPY = 32, 33, 34
 """The kinds from the first of these on are no messages of the Raft core."""
 _MENDING: dict[int, tuple[type[EntryDamaged | EntryRequest], Layout]] = {
     KIND_ENTRY_DAMAGED: (EntryDamaged, wire.ENTRY_DAMAGED),

@@ -150,6 +150,7 @@ TERM_QUERY = Layout(
     ),
 )
 TERM_ANSWER = Layout("term answer", (_TERM, Field("context", "q", "of the query")))
+REGRESSED = Layout("report to a follower that it has less than it acknowledged", (_TERM,))
 TIMEOUT_NOW = Layout("timeout now", (_TERM,))
 READ_INDEX_REQUEST = Layout("read index request", (_TERM, Field("context", "q", "the answer repeats it")))
 READ_INDEX_RESPONSE = Layout(

@@ -26,6 +26,7 @@ from .messages import (
     PreVoteResponse,
     ReadIndexRequest,
     ReadIndexResponse,
+    Regressed,
     StaleTerm,
     TermAnswer,
     TermQuery,
@@ -220,6 +221,8 @@ class Raft(State):
             election.on_pre_vote_response(self, message)
         elif isinstance(message, TimeoutNow):
             election.on_timeout_now(self, message)
+        elif isinstance(message, Regressed):
+            forgetting.on_regressed(self, message)
         elif isinstance(message, ReadIndexRequest):
             reading.on_read_index_request(self, message)
         elif isinstance(message, ReadIndexResponse):

@@ -10,6 +10,9 @@ its new acknowledgements count, but it grants no vote and does not campaign unti
 2. A second vote of this node cannot decide a past election: every other voter has answered a query of this start with a term
    that is not higher than the leader's. In that term the node counts as having voted for the leader.
 
+A node that was started from an older copy of its disk does not know that. A leader that finds it to have less than it
+acknowledged tells it so, and from then on it is forgetful too.
+
 A node cannot distinguish a lost disk from the empty one of a new group. The group is new if no voter has ever been in any term,
 so all voters must answer before a new group holds an election. A majority is not
 enough: the remaining voters may be in a term of which this majority has no record.
@@ -17,10 +20,10 @@ enough: the remaining voters may be in a term of which this majority has no reco
 
 from __future__ import annotations
 
-from .messages import TermAnswer, TermQuery
+from .messages import Regressed, TermAnswer, TermQuery
 from .progress import Mode
 from .state import Leadership, State
-from .units import NO_INDEX, LogIndex, PeerId, Term
+from .units import FORGOTTEN, NO_INDEX, LogIndex, PeerId, Term
 
 LIFE_MAX = 1 << 30
 """The largest random context of a start's queries."""
@@ -32,6 +35,15 @@ def start(state: State) -> None:
         state.life = state.draw(1, LIFE_MAX)
         state.timers.election.start(1)
         remember(state)
+
+
+def on_regressed(state: State, message: Regressed) -> None:
+    """Count as forgetful, durably: this node was started from an older copy of its disk, or lost a part of it."""
+    if message.sender == state.leader and not state.forgetful and state.configuration.votes(state.id):
+        state.vote, state.refill = FORGOTTEN, None
+        state.heard_terms.clear()
+        state.life = state.draw(1, LIFE_MAX)
+        ask(state)
 
 
 def ask(state: State) -> None:
@@ -47,6 +59,7 @@ def ask(state: State) -> None:
 def on_term_query(state: State, query: TermQuery) -> None:
     """Answer the query. A leader restarts the replication to a follower that has less than it once acknowledged."""
     state.send(TermAnswer(state.id, query.sender, state.term, query.context))
+    state.acknowledged.pop(query.sender, None)
     if state.leadership is not None:
         _refill(state.leadership, query)
 

@@ -60,6 +60,15 @@ class TermAnswer:
 
 
 @attrs.frozen
+class Regressed:
+    """Tells a follower that it has less on its disk than it once acknowledged, so it may have forgotten votes as well."""
+
+    sender: PeerId
+    to: PeerId
+    term: Term
+
+
+@attrs.frozen
 class VoteRequest:
     """RequestVote (Raft §5.2)."""
 
@@ -208,6 +217,7 @@ Message: TypeAlias = (
     | PreVoteResponse
     | TermQuery
     | TermAnswer
+    | Regressed
     | VoteRequest
     | VoteResponse
     | Append

@@ -23,8 +23,8 @@ class Mode(enum.Enum):
     PIPELINE = "pipeline"
     SNAPSHOT = "snapshot"
     REGRESSED = "regressed"
-    """The follower lost entries that it had acknowledged as durable. It gets no entries and counts for nothing until it is
-    removed from the group and added again, because it may have forgotten its votes too."""
+    """The follower lost entries that it had acknowledged as durable. It gets no entries and counts for nothing until it knows
+    that it may have forgotten its votes too (`Regressed`), and asks for the terms of all voters."""
 
     __hash__ = object.__hash__
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from . import ballot_box, transfer
-from .messages import Append, AppendResponse, Heartbeat, HeartbeatResponse, InstallSnapshot, Rejection
+from .messages import Append, AppendResponse, Heartbeat, HeartbeatResponse, InstallSnapshot, Regressed, Rejection
 from .progress import Mode, Replicator
 from .state import Leadership, State
-from .units import PeerId
+from .units import NO_INDEX, PeerId
 
 # ---------------------------------------------------------------- sending
 
@@ -128,15 +128,19 @@ def _on_rejection(state: State, replicator: Replicator, rejection: Rejection) ->
 def on_heartbeat_response(state: State, led: Leadership, response: HeartbeatResponse) -> None:
     """Handle a follower's confirmation that this node was its leader when it sent the round."""
     replicator = led.group.get(response.sender)
-    if replicator is None or replicator.mode is Mode.REGRESSED or response.round > led.round:
+    if replicator is None or response.round > led.round:
         return  # only a faulty peer answers a round that has not begun
+    if replicator.mode is Mode.REGRESSED:
+        state.send(Regressed(state.id, replicator.peer, state.term))  # until it asks for what it has forgotten
+        return
     replicator.contact_tick = state.now
     if response.round > replicator.confirmed_round:
         replicator.confirmed_round = response.round
         # Rounds are numbered without gaps, so the number of a round gives its position in the list.
         place = response.round - led.round_ticks[0][0]
         replicator.confirmed_tick = led.round_ticks[place][1] if 0 <= place < len(led.round_ticks) else -1
-    if response.round > replicator.match_round and response.durable_index < replicator.match_index:
+    has_less = response.round > replicator.match_round and response.durable_index < replicator.match_index
+    if has_less or response.durable_index < state.acknowledged.get(replicator.peer, NO_INDEX):
         _on_regress(state, replicator, response)
         return
     _probe_if_stalled(state, replicator, response.round)
@@ -149,10 +153,12 @@ def _on_regress(state: State, replicator: Replicator, response: HeartbeatRespons
     A learner is sent the rest again in any group: it counts for nothing, and has no votes to forget.
     """
     if state.settings.trust_regressed or not state.configuration.votes(replicator.peer):
+        state.acknowledged.pop(replicator.peer, None)
         replicator.match_index = response.durable_index
         replicator.probe_from(response.durable_index + 1)
     else:
         replicator.mode = Mode.REGRESSED
+        state.send(Regressed(state.id, replicator.peer, state.term))
 
 
 def _probe_if_stalled(state: State, replicator: Replicator, answered_round: int) -> None:

@@ -51,7 +51,7 @@ class Settings:
     """How many reads may wait for the leader to be confirmed; further ones get no index and must be tried again."""
     trust_regressed: bool = False
     """Whether a follower that lost acknowledged entries is sent them again; only for groups that do not sync. In other groups
-    it has lost its disk and perhaps its votes, and counts for nothing until it is removed and added again."""
+    it has lost its disk and perhaps its votes, and does not vote until it has caught up and every other voter has answered."""
     preferred: frozenset[PeerId] = frozenset()
     """Nodes that should lead if they can (RocketMQ `preferredLeaderId`)."""
 

@@ -108,6 +108,8 @@ class State:
     messages: list[Message] = attrs.field(factory=list[Message])
     read_states: list[ReadState] = attrs.field(factory=list[ReadState])
     snapshot_due: bool = False
+    acknowledged: dict[PeerId, LogIndex] = attrs.field(factory=dict[PeerId, LogIndex])
+    """Up to where others acknowledged committed entries as durable while this node led earlier; they never have less."""
     life: int = 0
     """While the node is forgetful, the context of its queries: a random number that differs from start to start."""
     heard_terms: dict[PeerId, Term] = attrs.field(factory=dict[PeerId, Term])

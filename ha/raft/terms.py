@@ -13,6 +13,9 @@ def become_follower(state: State, cause: Input, term: Term, leader: PeerId | Non
     led = state.leadership
     if led is not None:
         reading.refuse_all(state, led)
+        for replicator in led.group:
+            known = state.acknowledged.get(replicator.peer, NO_INDEX)
+            state.acknowledged[replicator.peer] = max(known, min(replicator.match_index, state.commit_index))
         state.leadership = None
         # A former leader is not bound to any leader: the group needs its vote at once.
         state.heard_tick = state.now - state.settings.election_ticks_min

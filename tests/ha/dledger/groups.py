@@ -19,6 +19,7 @@ from ledgermq.ha.errors import HaError
 from ledgermq.ha.raft.errors import Refused
 from ledgermq.ha.raft.units import PeerId
 from ledgermq.store.errors import NotWritable
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.network import SimFabric
 from ledgermq.testing.sim.scheduler import seeded_run
 from ledgermq.testing.sim.world import Machine
@@ -316,3 +317,23 @@ async def isolate_leader_during_puts(group: Group) -> tuple[Node, Node, list[Out
         assert await group.put(new, 5) is Outcome.COMMITTED
         await group.until(lambda: not old.up.is_leader)
     return old, new, outcomes
+
+
+def copy_of_disk(node: Node) -> SimDisk:
+    """A copy of all that a node has on its disk, as a backup of a running node is."""
+    copied = SimDisk()
+    directories = [files_of(node.peer).directory]
+    while directories:
+        directory = directories.pop()
+        copied.make_directories(directory)
+        for name in node.machine.disk.list_directory(directory):
+            path = f"{directory}/{name}"
+            if node.machine.disk.is_directory(path):
+                directories.append(path)
+                continue
+            source = node.machine.disk.open(path)
+            file = copied.open(path, create_size=source.size)
+            file.write(source.read(0, source.size), 0)
+            source.close()
+            file.close()
+    return copied

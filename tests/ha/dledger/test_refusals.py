@@ -21,11 +21,10 @@ from ledgermq.ha.raft.core import Raft
 from ledgermq.ha.raft.messages import Heartbeat
 from ledgermq.ha.raft.units import PeerId
 from ledgermq.testing.logs import capture_logs
-from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.world import Machine
 from ledgermq.world.network import Address
 
-from .groups import PORT, SECRET, Group, Node, files_of, scenario
+from .groups import PORT, SECRET, Group, Node, copy_of_disk, files_of, scenario
 from .ledgers import FILE_SIZE, content
 
 
@@ -314,26 +313,6 @@ def test_a_node_does_not_start_in_a_term_that_no_elections_can_have_led_to(term:
         assert "ledgermq store reset-peers" in str(leader.failure)
 
     scenario(story)
-
-
-def copy_of_disk(node: Node) -> SimDisk:
-    """A copy of all that a node has on its disk, as a backup of a running node is."""
-    copied = SimDisk()
-    directories = [files_of(node.peer).directory]
-    while directories:
-        directory = directories.pop()
-        copied.make_directories(directory)
-        for name in node.machine.disk.list_directory(directory):
-            path = f"{directory}/{name}"
-            if node.machine.disk.is_directory(path):
-                directories.append(path)
-                continue
-            source = node.machine.disk.open(path)
-            file = copied.open(path, create_size=source.size)
-            file.write(source.read(0, source.size), 0)
-            source.close()
-            file.close()
-    return copied
 
 
 @pytest.mark.parametrize("seed", range(1, 4))

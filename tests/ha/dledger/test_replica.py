@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from ledgermq.ha.dledger.group_records import PEERS_MAX
+from ledgermq.ha.dledger.hard_state import TermAndVote
 from ledgermq.ha.dledger.layout import INDEX
 from ledgermq.ha.dledger.members import change_members
 from ledgermq.ha.dledger.replica import UNSENT_MAX
@@ -16,11 +17,11 @@ from ledgermq.ha.dledger.settings import JAVA, NATIVE
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.raft.errors import ChangeRefused, NotLeader
 from ledgermq.ha.raft.roles import Role
-from ledgermq.ha.raft.units import PeerId
+from ledgermq.ha.raft.units import FORGOTTEN, PeerId
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Address
 
-from .groups import PORT, Group, isolate_leader_during_puts, lose_power_during_puts, scenario
+from .groups import PORT, Group, copy_of_disk, isolate_leader_during_puts, lose_power_during_puts, scenario
 from .ledgers import INDEX_FILE_SIZE
 
 SEEDS = range(1, 4)
@@ -441,5 +442,42 @@ def test_a_removed_node_learns_that_it_is_no_member_any_more(seed: int) -> None:
         await group.until(lambda: other.up.core.configuration == leader.up.core.configuration)
         await group.until(lambda: other.up.leading.leader is None)
         assert other.peer not in {peer for peer, _ in leader.up.links.outgoing}
+
+    scenario(story, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_node_on_an_older_copy_of_its_disk_does_not_vote_until_it_has_caught_up(seed: int) -> None:
+    """It acknowledged what the copy lacks. With the third node it must not elect a leader without that, restarted or not."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        restored, third = (node for node in group.running if node is not leader)
+        await group.put(leader, 5)
+        await group.converged()
+        await trio.sleep(5)
+        backup = copy_of_disk(restored)
+        await third.kill()
+        await group.put(leader, 30)
+        await group.converged()
+        await restored.kill()
+        restored.machine.disk = backup
+
+        await restored.start()
+        assert restored.failure is None
+        await group.until(lambda: (restored.up.hard_state_file.load() or TermAndVote()).vote == FORGOTTEN)
+        await restored.kill()
+        await leader.kill()
+        await third.start()
+        await restored.start()
+        await trio.sleep(20)
+        assert not group.leaders()
+        assert restored.up.status().waits_for == (leader.peer,)
+
+        await leader.start()
+        await group.put_until_done()
+        await group.converged()
+        await group.until(lambda: restored.up.core.vote != FORGOTTEN)
+        group.check()
 
     scenario(story, seed=seed)

@@ -23,6 +23,7 @@ from ledgermq.ha.raft.messages import (
     PreVoteResponse,
     ReadIndexRequest,
     ReadIndexResponse,
+    Regressed,
     StaleTerm,
     TermAnswer,
     TermQuery,
@@ -32,6 +33,7 @@ from ledgermq.ha.raft.messages import (
 )
 from ledgermq.ha.raft.progress import Mode
 from ledgermq.ha.raft.quorum import Configuration
+from ledgermq.ha.raft.ready import HardState
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.settings import Settings
 from ledgermq.ha.raft.units import FORGOTTEN, TERM_LEAD_MAX, TERM_MAX, PeerId, highest_acceptable
@@ -292,20 +294,82 @@ def test_preferred_node_that_does_not_take_the_leadership_is_asked_ever_more_sel
     assert leader.raft.leadership is not None
 
 
-def test_follower_that_lost_acknowledged_entries_is_left_out() -> None:
-    """It has lost its disk: it may have lost votes too, so it counts for nothing until it was removed and added again."""
-    group = Group.of("abc")
-    leader = group.elect("a")
-    group.propose("a", "x")
-    group["c"].storage.entries.clear()
-    group["c"].storage.sync()
-    group["c"].start()
+def restore(group: Group, name: str, length: int) -> None:
+    """Start a node from a copy of its disk that was made when its log had `length` entries."""
+    node = group[name]
+    del node.storage.entries[length:]
+    node.storage.hard_state = HardState(node.storage.hard_state.term, None)
+    node.storage.sync()
+    node.start()
 
+
+def test_a_follower_on_an_older_copy_of_its_disk_counts_as_forgetful_until_it_has_caught_up() -> None:
+    """It may have lost votes too. It is filled, and votes again once every other voter has answered."""
+    group = Group.of("abc")
+    group.elect("a")
+    group.propose("a", "x")
+    group.propose("a", "y")
+    group.isolate("b")
+
+    restore(group, "c", 1)
     group.tick(20)
 
-    led = leader.raft.leadership
-    assert led is not None
-    assert {replicator.peer: replicator.mode for replicator in led.group} == {B: Mode.PIPELINE, C: Mode.REGRESSED}
+    assert group.log("c") == group.log("a")
+    assert group["c"].raft.forgetful
+    assert group["c"].storage.hard_state.vote == FORGOTTEN
+    group.heal()
+    group.tick(20)
+    assert not group["c"].raft.forgetful
+
+
+def test_it_stays_forgetful_through_restarts_and_other_leaders() -> None:
+    """The leader that knows what it had acknowledged is away; the others must not elect one that lacks it with this vote."""
+    group = Group.of("abc")
+    group.elect("a")
+    group.isolate("b")
+    group.propose("a", "x")
+    group.isolate("a")
+    group.heal()
+    group.isolate("b")
+    restore(group, "c", 1)
+    group.tick(10)
+    assert group["c"].raft.forgetful
+
+    group["c"].start()
+    group.heal()
+    group.isolate("a")
+    group.tick(300)
+
+    assert group["c"].raft.forgetful
+    assert group["b"].raft.leadership is None
+    group.heal()
+    group.tick(300)
+    assert not group["c"].raft.forgetful
+    assert group.log("a") == group.log("b") == group.log("c")
+
+
+def test_a_leader_remembers_from_an_earlier_term_what_a_follower_had_acknowledged() -> None:
+    """Another one led in between, to which the follower acknowledged nothing because it was down."""
+    group = Group.of("abc")
+    group.elect("a")
+    group.propose("a", "x")
+    group.propose("a", "y")
+    group.isolate("c")
+    for old, new in (("a", B), ("b", A)):
+        group[old].raft.transfer_leadership(new)
+        group.tick(10)
+    assert group["a"].raft.leadership is not None
+    group.heal()
+
+    restore(group, "c", 1)
+    seen = False
+    for _ in range(40):
+        group.tick()
+        seen |= group["c"].raft.forgetful
+
+    assert seen
+    assert group.log("c") == group.log("a")
+    assert not group["c"].raft.forgetful
 
 
 def test_follower_that_does_not_sync_is_filled_again_where_that_was_chosen() -> None:
@@ -358,6 +422,7 @@ FAR_AHEAD: list[Message] = [
     HeartbeatResponse(B, A, IMPOSSIBLE, 9, 9),
     InstallSnapshot(B, A, IMPOSSIBLE, Snapshot(9, 9, Configuration((A, B)), None)),
     TimeoutNow(B, A, IMPOSSIBLE),
+    Regressed(B, A, IMPOSSIBLE),
     StaleTerm(B, A, IMPOSSIBLE),
     ReadIndexRequest(B, A, IMPOSSIBLE, 1),
     ReadIndexResponse(B, A, IMPOSSIBLE, 1, 9),
