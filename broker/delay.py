@@ -29,7 +29,7 @@ from ..store.message_store import MessageStore
 from ..store.statuses import PutStatus
 from ..world.clock import Clock
 from ..world.events import get_logger
-from .divert import encode_as_found
+from .divert import divert_delayed, encode_as_found
 from .json_values import table_of
 from .role import LiveRole
 from .stats import Stats
@@ -45,6 +45,8 @@ CLOCK_CHECK_SECONDS = 1.0
 """How often the wall clock is read while a message waits: a jump forward is noticed after at most this time."""
 RETRY_SECONDS = 1.0
 """The pause after a failed put."""
+POSTPONED_MS = 10_000
+"""A copy whose queue takes none waits again at the first level with at least this delay."""
 _NEVER_DELIVERABLE = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
@@ -276,6 +278,8 @@ class DelayDelivery:
                     status, size = self._put_shorter(message)
                 if status in _NEVER_DELIVERABLE:
                     log.error("delayed_message_undeliverable", topic=message.topic, status=status.name)
+                elif status is PutStatus.CREATE_MAPPED_FILE_FAILED and self._postpone(message):
+                    log.warning("delayed_message_postponed", level=level.level, topic=message.topic)
                 elif not status.stored:
                     break
                 else:
@@ -302,6 +306,14 @@ class DelayDelivery:
         if message is not None and message.queue_id >= (queue_nums := self.queue_nums(message.topic)) > 0:
             message.queue_id %= queue_nums
         return message
+
+    def _postpone(self, message: IncomingMessage) -> bool:
+        """Let a copy wait again whose queue takes none now, so that it does not hold up its level; return whether it does."""
+        delays = self.store.config.delay_levels_ms
+        level = next((level for level, delay_ms in enumerate(delays, 1) if delay_ms >= POSTPONED_MS), len(delays))
+        message.properties = encode_as_found({**decode_properties(message.properties), DELAY: str(level)})
+        divert_delayed(message, len(delays))
+        return self.store.put([message]).statuses[0].stored
 
     def _put_shorter(self, message: IncomingMessage) -> tuple[PutStatus, int]:
         """Put a copy that may be too large for the log again, without what only the delay needs; return its status and size.

@@ -182,6 +182,7 @@ class Deletions:
         if topics and not self.topics.is_system(topic):
             self.topics.delete(topic)
             self.stats.forget_topic(topic)
+            self.store.forget_topic(topic)
         if offsets:
             self.offsets.forget_topic(topic)
         log.info("topic_deleted", topic=topic)

@@ -269,6 +269,8 @@ class CheckpointKeeper:
     async def _sync(self, queue: ConsumeQueue, failed: list[ConsumeQueue]) -> None:
         try:
             await self.store.world.workers.run(queue.sync)
+            if (queue.is_deleted or self.store.queues.open_files.is_full) and queue not in self.store.dispatcher.dirty:
+                queue.segments.park()
         except OSError as error:
             if self.store.queues.table.get((queue.topic, queue.queue_id)) is not queue:
                 return  # its files were removed meanwhile

@@ -17,6 +17,7 @@ from ..world.events import get_logger
 from .deletions import Deletion, QueueEnd
 from .errors import BadQueueName, LinkInStore
 from .names import queue_fault, queue_id_of, queue_offset_fault
+from .queue_files import OpenFiles
 from .segments import Segment, Segments
 
 log = get_logger(__name__)
@@ -138,7 +139,9 @@ class ConsumeQueue:
 
     def _begin_files(self, at: int) -> None:
         """Create the file that contains byte `at` of the queue, and fill in the units before it, which this node never had."""
-        if self.segments.files and self.segments.max_offset != at:
+        first = self.segments.files[0] if self.segments.files else None
+        prepared = first is not None and first.start <= at < first.start + first.size and not self._has_units
+        if first is not None and self.segments.max_offset != at and not prepared:
             self.segments.clear()  # an earlier attempt failed half-way, or all units were cut
         segment = self.segments.last(at)
         segment.append(_PRE_BLANK * ((at - segment.start) // UNIT_SIZE))
@@ -168,6 +171,19 @@ class ConsumeQueue:
             return False
         self._unsynced_from, self._sync_failed, self.segments.created = start, True, True
         return True
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the topic was deleted, and the queue has had no message since."""
+        return self.deletion is not None and self.max_offset == self.deletion.queue_offset
+
+    def prepare(self) -> None:
+        """Create the first file of a queue that has none, for its next message.
+
+        Raises:
+            OSError: the disk refused. The message must not be appended, because its unit could not be written.
+        """
+        self.segments.last(self.max_offset * UNIT_SIZE)
 
     def units(self, offset: int, count: int) -> bytes:
         """Raw units from `offset` on: at most `count`, all of one file; empty when there are none.
@@ -359,7 +375,21 @@ class ConsumeQueue:
             self.segments.remove(files[0])
             deleted += 1
         self.correct_min_offset(log_min_offset)
+        if self._is_freed_at(log_min_offset):
+            deleted += len(files)
+            self.segments.clear()
+            self._end_at_last_unit()
         return deleted
+
+    def _is_freed_at(self, log_min_offset: int) -> bool:
+        """Whether the last file of a deleted queue can go: its messages have left the log, which says where the queue goes on.
+
+        The last file of other queues stays, because RocketMQ takes the next offset from it.
+        """
+        if not self.is_deleted or not self._has_units or self._gathered or self.physical_end > log_min_offset:
+            return False
+        end = self.ends[-1] if self.ends else None
+        return end is not None and end.physical_offset >= log_min_offset and end.queue_offset == self.max_offset
 
     def delete(self) -> None:
         """Remove all files of the queue."""
@@ -404,6 +434,7 @@ class ConsumeQueues:
     file_size: int
     table: dict[tuple[str, int], ConsumeQueue] = attrs.field(factory=dict[tuple[str, int], ConsumeQueue])
     """By topic and queue id."""
+    open_files: OpenFiles = attrs.field(factory=OpenFiles)
     damaged: bool = False
     """Whether a queue was emptied because a file was missing between others."""
 
@@ -420,7 +451,7 @@ class ConsumeQueues:
                 for name in self.disk.list_directory(f"{self.directory}/{topic}"):
                     queue_id = queue_id_of(name)
                     if queue_id is not None and self._is_own_directory(f"{self.directory}/{topic}/{name}"):
-                        self._open(topic, queue_id, page_cache_intact=page_cache_intact)
+                        self._open(topic, queue_id, page_cache_intact=page_cache_intact).segments.park()
         except BaseException:
             self.close()
             raise
@@ -451,7 +482,7 @@ class ConsumeQueues:
         if fault is not None:
             raise BadQueueName(fault)
         size = self.file_size - self.file_size % UNIT_SIZE
-        segments = Segments(self.disk, f"{self.directory}/{topic}/{queue_id}", size)
+        segments = Segments(self.disk, f"{self.directory}/{topic}/{queue_id}", size, open_files=self.open_files)
         segments.load()
         if (gap := segments.gap) is not None:
             log.error("queue_file_missing", directory=segments.directory, expected_offset=gap)

@@ -38,7 +38,11 @@ def remove_corrupt_queues(commit_log: CommitLog, queues: ConsumeQueues, *, page_
     Raises:
         OSError: the disk refused.
     """
-    corrupt = [queue for queue in queues.table.values() if _is_corrupt(commit_log, queue, page_cache_intact=page_cache_intact)]
+    corrupt: list[ConsumeQueue] = []
+    for queue in queues.table.values():
+        if _is_corrupt(commit_log, queue, page_cache_intact=page_cache_intact):
+            corrupt.append(queue)
+        queue.segments.park()
     for queue in corrupt:
         log.error("queue_damaged", topic=queue.topic, queue_id=queue.queue_id, directory=queue.segments.directory)
         queues.remove(queue)

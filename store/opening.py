@@ -169,6 +169,9 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
         store.close_files()
         raise
     _continue(store, last_run, recovered)
+    for queue in queues.table.values():
+        if queue not in store.dispatcher.dirty:
+            queue.segments.park()  # most queues are not used for long
     return _Opened(store, last_run.checkpoint, recovered, last_run.clean_exit)
 
 

@@ -15,6 +15,7 @@ from ..message.fields import Buffer
 from ..message.numbers import is_digits
 from ..world.disk import Disk, DiskFile
 from .errors import LinkInStore, WrongSegmentSize
+from .queue_files import OpenFiles, QueueFile
 
 NAME_DIGITS = 20
 
@@ -103,6 +104,8 @@ class Segments:
     files: list[Segment] = attrs.field(factory=list[Segment])
     created: bool = False
     """Whether a file was created since the directory was last synced."""
+    open_files: OpenFiles | None = None
+    """If the files are open only while they are used, counts those of all runs; otherwise None."""
 
     def load(self) -> None:
         """Open the existing files; every file counts as full until recovery has checked it.
@@ -122,10 +125,22 @@ class Segments:
                         self.disk.remove(path)  # a crash came between its creation and the setting of its size
                         break
                     raise WrongSegmentSize(path, self.segment_size, found)  # noqa: TRY301
-                self.files.append(Segment(path, int(name), self.segment_size, self.disk.open(path), wrote=self.segment_size))
+                self.files.append(Segment(path, int(name), self.segment_size, self._opened(path), wrote=self.segment_size))
         except BaseException:
             self.close()
             raise
+
+    def _opened(self, path: str, *, create_size: int | None = None) -> DiskFile:
+        if self.open_files is None:
+            return self.disk.open(path, create_size=create_size)
+        file = self.disk.open(path, create_size=create_size) if create_size is not None else None
+        return QueueFile(self.disk, path, self.segment_size, self.open_files, file)
+
+    def park(self) -> None:
+        """Close the files until they are used again, all of whose bytes have been synced."""
+        assert self.open_files is not None, "the files are opened when they are used"
+        for segment in self.files:
+            segment.close()
 
     @property
     def gap(self) -> int | None:
@@ -160,7 +175,7 @@ class Segments:
         path = f"{self.directory}/{start:020d}"
         if self.disk.exists(path):  # a creation that failed half-way left it; nothing in it counts
             self.disk.remove(path)
-        segment = Segment(path, start, self.segment_size, self.disk.open(path, create_size=self.segment_size))
+        segment = Segment(path, start, self.segment_size, self._opened(path, create_size=self.segment_size))
         self.files.append(segment)
         self.created = True
         return segment

@@ -18,6 +18,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.store.config import SCHEDULE_TOPIC
 from ledgermq.world.real import World, real_world
 
+from ..store.test_queue_files import DiskWithoutInodes
 from .desk import Desk, open_desk
 
 NOW = 1_800_000_000_000
@@ -441,3 +442,24 @@ async def test_a_delayed_message_of_a_topic_that_is_unknown_brings_it_back(tmp_p
         clock.now_ms += 5000
 
         assert await delivered(desk) == [b"later"]
+
+
+async def test_a_copy_whose_queue_cannot_be_created_holds_up_no_other(tmp_path: Path) -> None:
+    """It waits again and is delivered when there is room; the others of its level are delivered once."""
+    clock = HandClock()
+    disk = DiskWithoutInodes()
+    world = attrs.evolve(real_world(), clock=clock, disk=disk)
+    async with open_desk(tmp_path, world) as desk:
+        for topic, body in (("New", b"first"), ("T1", b"second"), ("New", b"third"), ("T1", b"fourth")):
+            desk.peer().send(topic, body, DELAY="2")
+        await desk.settled()
+        disk.no_room.below = "consumequeue/New/"
+        clock.now_ms += 5000
+
+        assert await delivered(desk) == [b"second", b"fourth"]
+        clock.now_ms += 10_000
+        assert await delivered(desk, "New") == []
+        disk.no_room.below = ""
+        clock.now_ms += 10_000
+        assert await delivered(desk, "New") == [b"first", b"third"]
+        assert await delivered(desk) == [b"second", b"fourth"]

@@ -275,3 +275,40 @@ async def test_an_operator_and_the_interval_together_delete_no_more_than_has_exp
             nursery.start_soon(store.cleaner.delete_expired)
 
         assert store.log.min_offset == young.start
+
+
+@pytest.mark.parametrize("created_again", [False, True])
+@pytest.mark.parametrize("power_cut", [False, True])
+async def test_the_files_of_a_deleted_queue_go_when_its_messages_have_expired(
+    tmp_path: Path, *, created_again: bool, power_cut: bool
+) -> None:
+    """Its offsets go on nevertheless, also after a restart; the last file of another queue stays."""
+    disk = SimDisk()
+    async with small_store(tmp_path, disk=disk, flush_disk_type="SYNC_FLUSH", file_reserved_time=0) as store:
+        store.put([incoming(queue_id=queue_id) for queue_id in (1, 2, 2)])
+        store.put([incoming(topic="Idle")])
+        await store.event_done(store.delete_topic("TopicTest"))
+        if created_again:
+            store.put([incoming(queue_id=2)])
+        store.put([incoming(b"x" * 1500, topic="Other") for _ in range(8)])
+        await _derive_flushed(store)
+        assert isinstance(store.checkpoints, CheckpointKeeper)
+        assert store.cleaner is not None
+        await store.checkpoints.save()
+
+        await store.cleaner.delete_expired()
+
+        assert store.log.min_offset > 0
+        queues = f"{tmp_path}/consumequeue"
+        assert disk.list_directory(f"{queues}/TopicTest/1") == []
+        assert len(disk.list_directory(f"{queues}/TopicTest/2")) == created_again
+        assert len(disk.list_directory(f"{queues}/Idle/1")) == 1
+        if power_cut:
+            disk = disk.power_cut(1)
+    for number in range(2):
+        async with small_store(tmp_path, disk=disk, flush_disk_type="SYNC_FLUSH", file_reserved_time=0) as store:
+            assert not store.checkpoints or not store.writability.refusal
+            batch = store.put([incoming(queue_id=1), incoming(queue_id=2)])
+            await _derive_flushed(store)
+            assert batch.queue_offsets == [1 + number, 2 + created_again + number]
+            assert store.get("TopicTest", 1, 1 + number, 1).status is GetStatus.FOUND

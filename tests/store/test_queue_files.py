@@ -1,0 +1,154 @@
+"""Files of queues, and the descriptors that they take."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import attrs
+import pytest
+
+from ledgermq.message.message import IncomingMessage
+from ledgermq.store.checkpointing import CheckpointKeeper
+from ledgermq.store.message_store import MessageStore
+from ledgermq.store.queue_files import OpenFiles, QueueFile
+from ledgermq.store.statuses import PutStatus
+from ledgermq.world.disk import DiskFile, RealDisk
+
+from .stores import derive_all, incoming, small_store
+
+QUEUES = 20
+
+
+def descriptors_of(path: Path) -> int:
+    """How many descriptors of this process are open below a directory."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{name}").startswith(str(path))
+        except FileNotFoundError:
+            continue  # the descriptor of this listing
+    return found
+
+
+def to(topic: str, queue_id: int, body: bytes = b"x") -> IncomingMessage:
+    return incoming(body, topic=topic, queue_id=queue_id)
+
+
+async def save(store: MessageStore) -> None:
+    """Bring the units of all queues onto the medium."""
+    assert isinstance(store.checkpoints, CheckpointKeeper)
+    await store.checkpoints.save()
+
+
+def bodies(store: MessageStore, topic: str, queue_id: int) -> list[tuple[int, int]]:
+    """The first and the next offset of a queue, and that all messages between them can be read."""
+    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    assert low == high or len(store.get(topic, queue_id, low, 100).slices) == high - low
+    return [(low, high)]
+
+
+async def test_queues_of_deleted_topics_hold_no_descriptors(tmp_path: Path) -> None:
+    """As soon as their units are on the medium, and after a restart; created again, a queue goes on at its old offset."""
+    async with small_store(tmp_path) as store:
+        for queue_id in range(QUEUES):
+            store.put([to("T", queue_id), to("Kept", queue_id)])
+        derive_all(store)
+        assert descriptors_of(tmp_path / "consumequeue") == 2 * QUEUES
+
+        await store.event_done(store.delete_topic("T"))
+        await save(store)
+
+        assert descriptors_of(tmp_path / "consumequeue") == QUEUES
+        store.put([to("T", 0)])
+        derive_all(store)
+        assert bodies(store, "T", 0) == [(1, 2)]
+        assert descriptors_of(tmp_path / "consumequeue") == QUEUES + 1
+    async with small_store(tmp_path) as store:
+        assert descriptors_of(tmp_path / "consumequeue") == 0
+        assert bodies(store, "T", 0) == [(1, 2)]
+        assert [bodies(store, "Kept", queue_id) for queue_id in range(QUEUES)] == [[(0, 1)]] * QUEUES
+        store.put([to("T", 1)])
+        derive_all(store)
+        assert bodies(store, "T", 1) == [(1, 2)]
+
+
+async def test_queues_work_with_fewer_descriptors_than_there_are_queues(tmp_path: Path) -> None:
+    """Beyond the bound a file is open while it is read, and while it has units that are not on the medium."""
+    for _ in range(2):
+        async with small_store(tmp_path) as store:
+            files = store.queues.open_files
+            files.most = 3
+            before = store.max_offset("T", 0)
+            for queue_id in range(QUEUES):
+                store.put([to("T", queue_id)])
+            derive_all(store)
+            await save(store)
+
+            assert files.count == descriptors_of(tmp_path / "consumequeue") <= 3
+            for queue_id in range(QUEUES):
+                assert bodies(store, "T", queue_id) == [(0, before + 1)]
+            assert files.count == descriptors_of(tmp_path / "consumequeue") <= 3
+
+
+def test_a_file_is_open_from_a_write_until_it_is_closed(tmp_path: Path) -> None:
+    """Whether others may be open or not, because a later descriptor may not report a write-back that has failed."""
+    disk, files = RealDisk(), OpenFiles(most=0)
+    file = QueueFile(disk, str(tmp_path / "f"), 100, files, disk.open(str(tmp_path / "f"), create_size=100))
+    assert files.count == 1
+    file.close()
+
+    assert (file.read(0, 3), files.count) == (bytes(3), 0)
+    file.sync()
+    assert files.count == 0
+    file.write(b"abc", 0)
+    file.sync()
+    assert (file.read(0, 3), files.count) == (b"abc", 1)
+    file.close()
+    file.close()
+    assert (file.read(0, 3), files.count) == (b"abc", 0)
+    files.most = 1
+    assert (file.read(0, 3), files.count) == (b"abc", 1)
+
+
+@attrs.define(eq=False)
+class NoRoom:
+    """Whether, and below which directory, no file can be created."""
+
+    below: str = ""
+
+
+@attrs.frozen
+class DiskWithoutInodes(RealDisk):
+    """Creates no file in one directory."""
+
+    no_room: NoRoom = attrs.field(factory=NoRoom)
+
+    def open(self, path: str, *, create_size: int | None = None, read_only: bool = False) -> DiskFile:
+        if create_size is not None and self.no_room.below and self.no_room.below in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return super().open(path, create_size=create_size, read_only=read_only)
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_queue_that_cannot_be_created_refuses_its_messages_alone(tmp_path: Path, *, together: bool) -> None:
+    """Nothing is appended for it; others are stored and can be read, and it takes messages when there is room again."""
+    disk = DiskWithoutInodes()
+    async with small_store(tmp_path, disk=disk) as store:
+        disk.no_room.below = "consumequeue/New/"
+        batch = store.put([to("T", 0), to("New", 1), to("T", 0)])
+        refused = store.put([to("New", 1), to("New", 1)], together=together)
+        derive_all(store)
+
+        assert batch.statuses == [PutStatus.PUT_OK, PutStatus.CREATE_MAPPED_FILE_FAILED, PutStatus.PUT_OK]
+        assert refused.statuses == [PutStatus.CREATE_MAPPED_FILE_FAILED] * 2
+        assert refused.remark == "queue 1 of New cannot be created (No space left on device); the message was not stored"
+        assert store.writability.refusal is None
+        assert bodies(store, "T", 0) == [(0, 2)]
+        disk.no_room.below = ""
+        assert store.put([to("New", 1)], together=together).statuses == [PutStatus.PUT_OK]
+        derive_all(store)
+        assert bodies(store, "New", 1) == [(0, 1)]
+    async with small_store(tmp_path) as store:
+        assert bodies(store, "New", 1) == [(0, 1)]
