@@ -14,6 +14,9 @@ from .role import LiveRole
 
 log = get_logger(__name__)
 
+COMPARE_SECONDS = 7e-7
+"""How long it takes to compare an offset with the end of its queue."""
+
 
 @attrs.define(eq=False, repr=False)
 class Commits:
@@ -44,7 +47,9 @@ class Commits:
 
     async def keep_inside_queues(self) -> None:
         """Move every group back whose offset is beyond the end of a queue, because this broker becomes master."""
-        async for keys in in_slices(self.offsets.entries()):
+        processor = self.store.world.processor
+        async for keys in in_slices(self.offsets.entries(), next_turn=processor.next_turn):
+            processor.charge(len(keys) * COMPARE_SECONDS)
             ends: dict[tuple[str, int], int] = {}
             for topic, group, queue_id in keys:
                 offset, end = self.offsets.query(group, topic, queue_id), self.store.max_offset(topic, queue_id)

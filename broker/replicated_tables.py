@@ -195,7 +195,7 @@ class ReplicatedTables:
         """Append all changes that are not in the log yet, a few records in a turn of the event loop, unless the log refuses."""
         self._refusal = ""
         while self._leads and (self._append_changes() or self._append_gathered()):
-            await trio.lowlevel.checkpoint()
+            await self.store.world.processor.next_turn()
 
     @property
     def log_begin(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from ledgermq.broker.registration import Registration
 from ledgermq.broker.replicated_tables import ReplicatedTables
 from ledgermq.ha.dledger.commitlog import DLedgerCommitLog
 from ledgermq.ha.dledger.disk_tasks import DiskTasks
@@ -81,6 +82,29 @@ def _pass_over_tables(_: Any) -> Callable[..., None]:
     return apply
 
 
+def _state_in_one_turn(_: Any) -> Any:
+    async def state(self: Any, offset: int) -> None:
+        if not self.in_log or offset > self.stated_from:
+            for append in self._statement():
+                append()
+            await self.store.event_done(self.changed_end)
+
+    return state
+
+
+def _register_without_the_term(_: Any) -> Any:
+    return property(lambda self: self.topics.version)
+
+
+def _register_at_the_next_period(_: Any) -> Callable[[Any], None]:
+    return lambda self: None
+
+
+def with_large_tables(seed: int) -> Outcome:
+    """The simulator of whole nodes of a group whose tables are large, without clients that look at more than queues."""
+    return simulate_dledger(seed, lambda draw: attrs.evolve(draw, workloads=("plain", "pulls"), older_offsets=20_000))
+
+
 QUEUES = with_workloads("plain", "pulls")
 TABLES = with_workloads("plain", "groups")
 DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], Outcome]], ...] = (
@@ -98,6 +122,9 @@ DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
     ("dledger: give out a queue offset again", MessageStore, "take_up_next_offsets", _repeat_an_offset, QUEUES),
     ("dledger: commit what one node has", quorum, "committed_index", _commit_what_one_node_has, QUEUES),
     ("dledger: pass over tables in the log", ReplicatedTables, "apply", _pass_over_tables, TABLES),
+    ("dledger: append large tables in one turn", ReplicatedTables, "state", _state_in_one_turn, with_large_tables),
+    ("dledger: register without the term", Registration, "_version", _register_without_the_term, QUEUES),
+    ("dledger: register at the next period", Registration, "register_again", _register_at_the_next_period, QUEUES),
 )
 """Name, class or module, attribute, the function that makes the faulty replacement, and the simulator or tests that must find
 it."""

@@ -21,6 +21,7 @@ import orjson
 from ..message.control import QUEUES_END, TOPIC_DELETED, Control, decode_control, deleted_topic_of, ended_queues_of
 from ..message.errors import CorruptRecord
 from ..world.events import get_logger
+from ..world.processor import Processor, RealProcessor
 from .commitlog import CommitLog
 from .consumequeue import ConsumeQueues
 from .deletions import Deletion, QueueEnd, Row, deletions_of, ends_of, row_of, topics_of
@@ -29,6 +30,8 @@ from .names import queue_fault, queue_offset_fault
 
 log = get_logger(__name__)
 
+APPLY_SECONDS_PER_BYTE = 5e-8
+"""How long it takes to decode and apply a byte of an event, measured with commits."""
 OnEvent = Callable[[Control], None]
 _Table = dict[str, dict[str, list[Row]]]
 """Rows of control records in the file, by topic and queue id."""
@@ -42,6 +45,7 @@ class LogEvents:
 
     log: CommitLog
     queues: ConsumeQueues
+    processor: Processor = attrs.field(factory=RealProcessor)
     on_event: list[OnEvent] = attrs.field(factory=list[OnEvent])
     """Called with each event once the store is open."""
     recovered: list[tuple[int, Control]] = attrs.field(factory=list[tuple[int, Control]])
@@ -64,6 +68,7 @@ class LogEvents:
         Raises:
             OSError: the disk refused. The event may be applied again.
         """
+        self.processor.charge(size * APPLY_SECONDS_PER_BYTE)
         record = self.log.record(physical_offset, size)
         try:
             control = decode_control(record if record is not None else b"")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import attrs
-import trio
 
 from ..message.control import deletion_of
 from .cleaning import Cleaner
@@ -102,11 +101,11 @@ class MessageStore(PutSide, ReadSide):
             OSError: the disk refused; the call may be repeated.
         """
         while self.dispatcher.behind_bytes and self.dispatcher.round():
-            await trio.lowlevel.checkpoint()
+            await self.world.processor.next_turn()
         if self.dispatcher.dispatched_offset < self.log.max_offset and self.log.readable_limit is None:
             await self.log.flush()
             while self.dispatcher.behind_bytes and self.dispatcher.round():
-                await trio.lowlevel.checkpoint()
+                await self.world.processor.next_turn()
             if self.dispatcher.dispatched_offset < self.log.max_offset:
                 await self.cut(self.dispatcher.dispatched_offset)
         self.take_up_next_offsets()

@@ -298,7 +298,7 @@ def _assemble(
             slot_count=config.max_hash_slot_num,
             entry_count=config.max_index_num,
         )
-    events = LogEvents(commit_log, queues)
+    events = LogEvents(commit_log, queues, world.processor)
     dispatcher = Dispatcher(commit_log, TagsCodes(config.delay_levels_ms), queues.of, index, on_control=events.apply)
     store = MessageStore(
         config=config,

@@ -51,6 +51,8 @@ TIMESTAMP_LEAD_MS_MAX = 600_000
 """By how much a store timestamp may be ahead of the clock, so that timestamps do not decrease along the log when the clock is
 set back a little, or when another node becomes master. After a larger step, such as the correction of a clock that was a year
 ahead, messages get the time of the clock."""
+APPEND_SECONDS_PER_BYTE = 1e-7
+"""How long it takes to encode and append a byte of an event, measured with commits."""
 INNER_BATCH_BITS = NEED_UNWRAP | INNER_BATCH
 
 
@@ -420,6 +422,7 @@ class PutSide(StoreParts):
         now = self._next_timestamp(self.world.clock.wall_ms())
         message = control_message(control, now, self.store_host)
         records = encode_records([message], [topic_field(CONTROL_TOPIC.encode())], [0], now, self.store_host)
+        self.world.processor.charge(len(records[0]) * APPEND_SECONDS_PER_BYTE)
         appended = self.log.append(records)
         derivable = (CONTROL_TOPIC, 0, 0, appended.offsets[0], len(records[0]), 0, now, message.sys_flag, "", "", "")
         self.dispatcher.offer(appended.start, appended.end, [derivable])

@@ -15,6 +15,7 @@ import trio
 
 from ..message.control import Control, queues_end_of
 from ..world.events import get_logger
+from ..world.real import World
 from ..world.slices import in_slices
 from .commitlog import CommitLog
 from .consumequeue import ConsumeQueues
@@ -38,6 +39,9 @@ class _Writability(Protocol):
 
 class EventLog(Protocol):
     """What `QueueEnds` needs of a store (`PutSide`)."""
+
+    @property
+    def world(self) -> World: ...
 
     @property
     def log(self) -> CommitLog: ...
@@ -90,7 +94,9 @@ class QueueEnds:
         """
         end, missing, store = 0, 0, self.store
         try:
-            async for queues in in_slices(list(store.next_offsets), QUEUES_PER_RECORD_MAX):
+            async for queues in in_slices(
+                list(store.next_offsets), QUEUES_PER_RECORD_MAX, next_turn=store.world.processor.next_turn
+            ):
                 if lacking := self.missing(queues, offset):
                     rows = [(topic, queue_id, store.next_offsets[topic, queue_id]) for topic, queue_id in lacking]
                     end = store.append_event(queues_end_of(rows), on_full_disk=True)

@@ -10,6 +10,7 @@ from .clock import Clock, SystemClock
 from .disk import Disk, RealDisk
 from .memory import ASSUMED_MEMORY_BYTES, physical_memory
 from .network import Network, TcpNetwork
+from .processor import Processor, RealProcessor
 from .randomness import Randomness
 from .workers import ThreadWorkers, Workers
 
@@ -25,6 +26,7 @@ class World:
     workers: Workers
     secrets: Randomness = attrs.field(factory=random.SystemRandom)
     """Unpredictable to others, for nonces and identities; a simulation passes seeded randomness here too."""
+    processor: Processor = attrs.field(factory=RealProcessor)
     memory_bytes: int = ASSUMED_MEMORY_BYTES
     """Memory of the machine in bytes; a part of it is assumed to be the page cache of the log's end."""
 

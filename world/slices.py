@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
 from typing import Generic, TypeVar
 
 import attrs
@@ -22,15 +22,21 @@ def _one(_item: object) -> int:
     return 1
 
 
-def in_slices(items: Iterable[T], size: int = SLICE_ITEMS, weight: Callable[[T], int] = _one) -> Slices[T]:
+def in_slices(
+    items: Iterable[T],
+    size: int = SLICE_ITEMS,
+    weight: Callable[[T], int] = _one,
+    next_turn: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+) -> Slices[T]:
     """Iterate over lists of items that together weigh at most `size`, with a turn of the event loop between two lists.
 
     `items` must not change meanwhile; pass a copy of a table that may.
 
     Args:
         weight: the work of one item; one item that weighs more than `size` is a list of its own.
+        next_turn: `Processor.next_turn` of a world to which the work is charged.
     """
-    return Slices(iter(items), size, weight)
+    return Slices(iter(items), size, weight, next_turn)
 
 
 def rows_of(item: tuple[object, Sized]) -> int:
@@ -45,6 +51,7 @@ class Slices(Generic[T]):
     _items: Iterator[T]
     _size: int
     _weight: Callable[[T], int]
+    _next_turn: Callable[[], Awaitable[None]]
     _left: list[T] = attrs.field(factory=list[T])
     """The item that did not fit the last list, if there is one."""
     _begun: bool = False
@@ -54,7 +61,7 @@ class Slices(Generic[T]):
 
     async def __anext__(self) -> list[T]:
         if self._begun:
-            await trio.lowlevel.checkpoint()
+            await self._next_turn()
         self._begun = True
         piece, self._left = self._left, []
         room = self._size - sum(map(self._weight, piece))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ import trio
 
 from ledgermq.broker.broker import Broker
 from ledgermq.broker.dledger import replica_settings
+from ledgermq.broker.replicated_tables import ReplicatedTables
 from ledgermq.ha.dledger.settings import JAVA, NATIVE
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.checkers import DLEDGER_CHECKERS
@@ -22,8 +23,9 @@ from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
 
 from ..outcome import Outcome
 from .group import GroupScene, GroupWatch, peer_of, replica_of
+from .names import ELECT_SECONDS, NamesWatch
 from .nodes import NodesDraw, NodesRun, fabric_of, simulate
-from .older import check_older_log, leave_older_log
+from .older import check_older_log, leave_older_log, leave_older_offsets
 from .scene import BROKER_PORT, Node
 from .workloads.delayed import DELAY_LEVELS
 from .workloads.membership import Membership
@@ -35,12 +37,19 @@ from .workloads.registry import DLEDGER_WORKLOADS
 WORKLOAD_SHARE = 0.25
 """The probability with which each workload is drawn that is not in `ALWAYS`."""
 ALWAYS = (Plain.name, Pulls.name)
-ELECT_SECONDS = 15.0
-"""Virtual time after which nodes without faults must have elected a leader that accepts messages."""
 GATHER_SLACK_SECONDS = 1.5
 """A failover may lose offset commits that are at most this old, if disks are not slow: an isolated leader accepts commits for
 an election time-out, and collects them for a moment before it replicates them."""
 
+ELECTIONS_HEALED_MAX = 5
+"""How many elections there may be from the end of all faults until all nodes are equal."""
+ELECTIONS_AT_START_MAX = 2
+"""How many elections there may be before the first fault; the second one is that of a preferred leader."""
+CARRY_SECONDS = 5.0
+"""How long nodes with large tables are left alone at first; in this time a leader that sends no heartbeats is deposed often."""
+LARGE_TABLES_SLOWNESS = 20.0
+"""How much slower than usual the processors of nodes with large tables are. So 20,000 offsets take as long as the 400,000 that
+the bounds of the tables allow, and a run with so many would take minutes."""
 RETURN_SHARE = 0.5
 """The share of lost disks after which the voter comes back under its own name instead of being replaced."""
 REPLACE_SECONDS = 90.0
@@ -83,6 +92,8 @@ class DLedgerDraw(NodesDraw):
     """Whether all nodes lose power at the end of the run, and are read after they have started again."""
     older_messages: int
     """How many messages are in the classic log that the group's ledger continues."""
+    older_offsets: int
+    """How many consumer offsets the classic brokers had, on slow processors; 0 if they had none, and work takes no time."""
 
     @classmethod
     def of(cls, seed: int) -> DLedgerDraw:
@@ -111,6 +122,7 @@ class DLedgerDraw(NodesDraw):
             restarts=rng.random() < 0.4,
             dialect=JAVA if Membership.name not in drawn and rng.random() < 0.2 else NATIVE,
             older_messages=rng.randint(1, 400) if rng.random() < 0.25 else 0,
+            older_offsets=rng.choice((2_000, 20_000)) if rng.random() < 0.1 else 0,
         )
 
 
@@ -120,6 +132,13 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
 
     converge_seconds: ClassVar[float] = 120.0
     blows: Counter[str] = attrs.field(factory=Counter[str])
+    names: NamesWatch = attrs.field(init=False)
+    _elections_before: int = 0
+    """The number of elections when faults ended last."""
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.names = NamesWatch(self.group)
 
     @classmethod
     def of(cls, draw: DLedgerDraw) -> DLedgerRun:
@@ -151,7 +170,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         return self.group.watch
 
     def violations(self) -> list[str]:
-        return self.watch.violations
+        return self.watch.violations + self.names.violations
 
     def faults(self) -> Counter[str]:
         return super().faults() + self.blows + Counter(elections=self.watch.elections)
@@ -188,10 +207,19 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             node.clock.drift = draw.clock_drift * self.rng.choice((0, 1))
         if draw.older_messages:
             await leave_older_log(group.nodes, draw.older_messages)
+        if draw.older_offsets:
+            leave_older_offsets(group.nodes, draw.older_offsets)
+            for node in group.nodes:
+                node.machine.processor.slowness = LARGE_TABLES_SLOWNESS
+        if draw.dialect == NATIVE:  # a leader of DLedger registers no term
+            nursery.start_soon(self.names.run)
         self.watch.on_change.append(self._life_ended)
         for node in group.nodes:
             await nursery.start(node.process.run)
         await group.until_led(ELECT_SECONDS)
+        if draw.older_offsets:  # the first leader brings them into the log
+            await trio.sleep(CARRY_SECONDS)
+            assert self.watch.elections <= ELECTIONS_AT_START_MAX, f"{self.watch.elections} elections before any fault"
 
     def _started(self, node: Node, broker: Broker) -> None:
         self.watch.follow(node.host, replica_of(broker))
@@ -201,6 +229,10 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         """Begin another life of the group; an earlier leader may lack what is accepted from now on."""
         self.history.ends.append(End.KILL)
         self.history.ended_at.append(trio.current_time())
+
+    def heal(self) -> None:
+        super().heal()
+        self._elections_before = self.watch.elections
 
     # ---------------------------------------------------------------- lives
 
@@ -338,7 +370,9 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         if leader is None or leader.broker is None:
             return "nobody takes messages"
         store = leader.broker.store
-        expected = self._state(leader)
+        # A commit that only a deposed leader has is in the log once it leads again, and on no other node before.
+        unsure = {key for node in self.group.members if node.broker for key in _tables_of(node.broker).unsure_offsets}
+        expected = self._state(leader, unsure)
         for node in self.group.members:
             if node.broker is None:
                 return f"{node.host} does not run"
@@ -347,17 +381,19 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
                 return f"{node.host} has no part in its group: {replica.stopped or replica.ledger.failure}"
             if node.broker.store.dispatcher.behind_bytes or replica.ledger.committed_position != store.log.max_offset:
                 return f"{node.host} has not derived all that is committed"
-            for name, value in self._state(node).items():
+            for name, value in self._state(node, unsure).items():
                 if value != expected[name]:
                     return f"{node.host} has other {name} than {leader.host}, which leads: {value}, {expected[name]}"
-        return ""
+        return self.names.lacking()
 
-    def _state(self, node: Node) -> dict[str, object]:
-        """The state that must be equal on every node."""
+    def _state(self, node: Node, unsure: Collection[tuple[str, str, int]]) -> dict[str, object]:
+        """The state that must be equal on every node, but for the offsets in `unsure`."""
         broker = node.broker
         assert broker is not None
-        store = broker.store
+        store, offsets = broker.store, broker.offsets
         return {
+            "offsets": {key: offsets.query(key[1], key[0], key[2]) for key in sorted(offsets.entries()) if key not in unsure},
+            "positions of delayed messages": broker.delay.offsets(),
             "queue ends": {key: store.max_offset(*key) for key in sorted(store.queues.table)},
             "topics": {name: config.to_json() for name, config in sorted(broker.topics.topics.items())},
             "groups": {name: config.to_json() for name, config in sorted(broker.groups.groups.items())},
@@ -368,6 +404,8 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             while self._differences():  # noqa: ASYNC110 - no event is set for this
                 await trio.sleep(0.1)
         assert not self._differences(), f"{self.converge_seconds} s after the last send {self._differences()}"
+        elections = self.watch.elections - self._elections_before
+        assert elections <= ELECTIONS_HEALED_MAX, f"{elections} elections without faults"
 
     async def look(self, nursery: trio.Nursery) -> None:
         """Read everything that the nodes have stored; in some runs all nodes lose power first."""
@@ -375,6 +413,9 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             await self._end_some(nursery, self.nodes, End.POWER, 0.0)
             self.heal()
             await self.group.until_led(ELECT_SECONDS)
+            await self.must_be_equal()
+        if self.draw.dialect == NATIVE and not self.draw.preferred:
+            await self.names.judge_election()
             await self.must_be_equal()
         for node in self.group.members:
             assert node.broker is not None
@@ -385,6 +426,11 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             workload.look(self.group.master.process.server.store)  # type: ignore[union-attr]
         for node in self.nodes:
             await node.process.end(End.KILL)
+
+
+def _tables_of(broker: Broker) -> ReplicatedTables:
+    assert broker.replicated is not None
+    return broker.replicated
 
 
 def simulate_dledger(seed: int, mend: Callable[[DLedgerDraw], DLedgerDraw] = lambda draw: draw) -> Outcome:

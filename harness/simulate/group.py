@@ -51,7 +51,7 @@ class GroupWatch:
     """Functions that are called when a node begins or ceases to lead."""
     elections: int = 0
     violations: list[str] = attrs.field(factory=list[str])
-    _leaders: dict[int, str] = attrs.field(factory=dict[int, str])
+    leaders: dict[int, str] = attrs.field(factory=dict[int, str])
     """The host that was elected in each term."""
     _committed: dict[int, bytearray] = attrs.field(factory=dict[int, bytearray])
     """The committed part of each data file, by the position where the file begins."""
@@ -68,7 +68,7 @@ class GroupWatch:
 
     def elected(self, host: str, term: int) -> None:
         """Record an election; a term has at most one leader."""
-        known = self._leaders.setdefault(term, host)
+        known = self.leaders.setdefault(term, host)
         if known != host:
             self._found(f"{known} and {host} were both elected in term {term}")
         self.newest_term = max(self.newest_term, term)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from ledgermq.broker.persistence import OFFSETS_FILE
 from ledgermq.message.layout import body_size_of, span_of
 from ledgermq.message.message import IncomingMessage
+from ledgermq.store.json_file import JsonFile
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
 from ledgermq.world.disk import Disk
@@ -49,6 +51,16 @@ async def leave_older_log(nodes: Sequence[Node], messages: int) -> None:
     for node in nodes[1:]:
         root, own = first.config.store_path_root_dir, node.config.store_path_root_dir
         copy_tree(first.machine.disk, node.machine.disk, f"{root}/commitlog", f"{own}/commitlog")
+
+
+def leave_older_offsets(nodes: Sequence[Node], offsets: int) -> None:
+    """Give every node the file of a classic broker with this many consumer offsets."""
+    table = {
+        f"{TOPIC}@idle{first}": {str(at): 0 for at in range(first, min(first + 100, offsets))}
+        for first in range(0, offsets, 100)
+    }
+    for node in nodes:
+        JsonFile(node.machine.disk, f"{node.config.store_path_root_dir}/config/{OFFSETS_FILE}").save({"offsetTable": table})
 
 
 def check_older_log(host: str, store: MessageStore, messages: int) -> None:

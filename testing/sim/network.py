@@ -20,6 +20,7 @@ import trio
 from trio.abc import Listener
 
 from ...world.network import BACKLOG, Address, Stream
+from .processor import SimProcessor
 
 SEND_BUFFER_BYTES = 65_536
 LONG_DELAY_SECONDS = 0.01
@@ -64,7 +65,7 @@ class _Direction:
 
     def put(self, data: bytes) -> None:
         fabric, now = self.fabric, trio.current_time()
-        self.last_at = max(self.last_at, now + fabric.delay())
+        self.last_at = max(self.last_at, fabric.handled_at(self.source, now) + fabric.delay())
         if self.last_at - now > LONG_DELAY_SECONDS:
             fabric.count("delay")
         if self.last_at < fabric.latest_at:
@@ -73,6 +74,10 @@ class _Direction:
         self.chunks.append((self.last_at, data))
         self.buffered += len(data)
         self.notify()
+
+    def arrives_at(self) -> float:
+        """When the target can read the first bytes in transit."""
+        return self.fabric.handled_at(self.target, self.chunks[0][0])
 
     def take(self, size_max: int) -> bytes:
         at, data = self.chunks.popleft()
@@ -212,7 +217,7 @@ class SimStream(Stream):
         incoming = self.incoming
         if incoming.stalled:
             return False
-        return incoming.chunks[0][0] <= trio.current_time() if incoming.chunks else incoming.finished
+        return incoming.arrives_at() <= trio.current_time() if incoming.chunks else incoming.finished
 
     def _take(self, size_max: int) -> bytes:
         """Data that has arrived; b"" at the end of the stream."""
@@ -233,7 +238,7 @@ class SimStream(Stream):
             self._check()
             incoming = self.incoming
             while not self._readable:
-                ready_at = incoming.chunks[0][0] if incoming.chunks else None
+                ready_at = incoming.arrives_at() if incoming.chunks else None
                 await self._wait(incoming, None if incoming.stalled else ready_at)
         finally:
             self._receiving = False
@@ -314,6 +319,8 @@ class SimFabric:
     listeners: dict[Address, SimListener] = attrs.field(factory=dict[Address, SimListener])
     streams: dict[SimStream, None] = attrs.field(factory=dict[SimStream, None])
     machines_on: set[str] = attrs.field(factory=set[str])
+    processors: dict[str, SimProcessor] = attrs.field(factory=dict[str, SimProcessor])
+    """The processors of the hosts whose work may take time."""
     injected: dict[str, int] = attrs.field(factory=dict[str, int])
     """How often each fault happened."""
     latest_at: float = 0.0
@@ -324,6 +331,11 @@ class SimFabric:
         """The network as the machine `host` sees it; also after it lost power and was switched on again."""
         self.machines_on.add(host)
         return SimNetwork(self, host)
+
+    def handled_at(self, host: str, at: float) -> float:
+        """When the processor of a host handles what happens there at a time."""
+        processor = self.processors.get(host)
+        return at if processor is None else processor.handled_at(at)
 
     def delay(self) -> float:
         low, high = self.delay_seconds

@@ -11,6 +11,7 @@ from ...world.real import World
 from .clock import SimClock
 from .disk import DiskBackup, SimDisk
 from .network import SimFabric
+from .processor import SimProcessor
 from .workers import SimWorkers
 
 
@@ -23,6 +24,7 @@ class Machine:
     rng: random.Random
     clock: SimClock
     disk: SimDisk
+    processor: SimProcessor
     worker_seconds_max: float = 0.0
     """The longest delay of blocking work in the next process; `slow_down` changes it for the present one too."""
     memory_bytes: int = ASSUMED_MEMORY_BYTES
@@ -33,14 +35,24 @@ class Machine:
     @classmethod
     def of(cls, host: str, fabric: SimFabric, rng: random.Random) -> Machine:
         """A new machine whose randomness comes from `rng`."""
-        clock = SimClock()
-        return cls(host, fabric, rng, clock, SimDisk(_split(rng), clock.wall_ms))
+        processor = fabric.processors[host] = SimProcessor()
+        clock = SimClock(processor.time)
+        return cls(host, fabric, rng, clock, SimDisk(_split(rng), clock.wall_ms), processor)
 
     def world(self) -> World:
         """The world of a process that starts on this machine now."""
+        self.processor.restart()
         self.workers = SimWorkers(_split(self.rng), self.worker_seconds_max, self.disk.faults.injected)
         network, randomness = self.fabric.machine(self.host), _split(self.rng)
-        return World(self.disk, network, self.clock, randomness, self.workers, memory_bytes=self.memory_bytes)
+        return World(
+            self.disk,
+            network,
+            self.clock,
+            randomness,
+            self.workers,
+            processor=self.processor,
+            memory_bytes=self.memory_bytes,
+        )
 
     def slow_down(self, worker_seconds_max: float) -> None:
         """Let each piece of blocking work take up to this long from now on, in the present process and in later ones."""

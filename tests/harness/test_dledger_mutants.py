@@ -31,3 +31,12 @@ def test_a_follower_that_counts_before_its_sync_is_found() -> None:
         violations = mutant.simulate(17).violations
 
     assert any("copies" in violation for violation in violations)
+
+
+def test_tables_that_are_appended_in_one_turn_are_found() -> None:
+    """The leader sends no heartbeats in that turn, and each leader does it again."""
+    mutant = next(one for one in MUTANTS if one.name == "dledger: append large tables in one turn")
+    with logs_silenced(), mutant.planted():
+        violations = mutant.simulate(0).violations
+
+    assert any("elections before any fault" in violation for violation in violations), violations

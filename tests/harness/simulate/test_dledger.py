@@ -56,6 +56,14 @@ def test_a_group_is_changed_while_it_is_used() -> None:
     assert outcome.requests["CHANGE_DLEDGER_GROUP"] > 0
 
 
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_group_with_large_tables_elects_a_leader_for_good(seed: int) -> None:
+    """Though all of them have to be appended to its log, on processors that take seconds for it."""
+    outcome = simulate_dledger(seed, lambda draw: attrs.evolve(draw, workloads=("plain", "pulls"), older_offsets=20_000))
+
+    assert outcome.violations == []
+
+
 def test_one_seed_gives_one_trace_in_another_process_too() -> None:
     """Whatever order sets of texts have there."""
     here = simulate_dledger(17)
