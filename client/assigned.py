@@ -108,6 +108,8 @@ class AssignedQueue:
     """How many deliveries were given back and wait for a broker to accept them."""
     _pending: dict[int, ReceivedMessage] = attrs.field(factory=dict[int, ReceivedMessage])
     """Messages that are pulled and not done, in the order of their offsets."""
+    _forgotten: list[ReceivedMessage] = attrs.field(factory=list[ReceivedMessage])
+    """Messages that are handed out although the queue was moved to another offset since."""
     _held: int = 0
     """The size of the pull answers with at least one message that is not done."""
     _full: bool = False
@@ -199,11 +201,11 @@ class AssignedQueue:
         """The messages that are handed out although nothing else refers to them: nobody can acknowledge them any more."""
         if not self.handed_out:
             return []
-        pending = self._pending.values()
         return [
             message
-            for message, references in zip(pending, _references(pending), strict=True)
-            if references == _OWN_REFERENCES and message.state == HANDED_OUT
+            for messages in (self._pending.values(), self._forgotten)
+            for message, references in zip(messages, _references(messages), strict=True)
+            if references == _OWN_REFERENCES and message.in_hand
         ]
 
     def give_back(self, message: ReceivedMessage) -> bool:
@@ -303,10 +305,12 @@ class AssignedQueue:
         self._done(message)
         if state == HANDED_OUT:
             message.state = FORGOTTEN
+            self._forgotten.append(message)
 
     def _drop_forgotten(self, message: ReceivedMessage) -> None:
         if message.state == FORGOTTEN:
             message.state = DONE
+            self._forgotten.remove(message)
             self.handed_out -= 1
 
     def _done(self, message: ReceivedMessage) -> None:

@@ -230,6 +230,7 @@ class InterruptedHost:
     """The client of a thread that is interrupted when what it asked for has come."""
 
     arrived: list[ReceivedMessage]
+    stopped: bool = False
     options: SimpleNamespace = attrs.field(factory=lambda: SimpleNamespace(ack="auto", orderly=False))
 
     @property

@@ -389,3 +389,14 @@ async def test_a_handler_that_fails_is_logged_once_with_its_traceback(
     assert record.levelname == "ERROR"
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ValueError)
+
+
+async def test_a_dropped_message_of_a_reset_queue_does_not_hold_it_up(autojump_clock: MockClock) -> None:
+    """An ordered queue waits for what was handed out before the reset, but not for what nobody can finish any more."""
+    async with filled(5) as (cluster, broker), consuming(cluster, orderly=True) as consumer:
+        message = await consumer.get_one()
+        assert number(message) == 0
+        reset_to(broker, 3)
+        assert await consumer.get_one(20) is None, "it is still being handled"
+        del message
+        assert number(await consumer.get_one(20)) == 3
