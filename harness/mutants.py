@@ -45,6 +45,7 @@ from ledgermq.world.events import ROOT_LOGGER
 
 from .client_mutants import CLIENT_BUGS, WIDE_BUGS, end_a_reset_with_the_first_who_follows
 from .dledger_mutants import DLEDGER_BUGS
+from .numbered_mutants import NUMBERED_BUGS
 from .outcome import Outcome
 from .pair_mutants import PAIR_BUGS
 from .raft.mutants import RAFT_BUGS
@@ -391,6 +392,7 @@ MUTANTS = (
     *(Mutant(*planted) for planted in PLANTED),
     *(Mutant(*planted, simulate_raft) for planted in RAFT_BUGS),
     *(Mutant(*planted) for planted in DLEDGER_BUGS),
+    *(Mutant(*planted) for planted in NUMBERED_BUGS),
 )
 
 

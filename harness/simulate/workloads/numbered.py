@@ -60,7 +60,10 @@ class Numbered(Workload):
             elif drawn > 1 - FENCES:
                 await self._fence(operator)
             else:
-                await self._send(operator, self._new_request())
+                request = self._new_request()
+                async with trio.open_nursery() as nursery:  # the repetition may overtake the answer to the first request
+                    for _ in range(scene.rng.randint(1, 3)):
+                        nursery.start_soon(self._send, operator, request)
             await operator.pause(0.02)
 
     def _new_request(self) -> _Request:

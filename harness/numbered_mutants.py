@@ -1,0 +1,67 @@
+"""Planted bugs in how brokers recognise repeated sends."""
+
+# ruff: noqa: ARG002, ARG005 - a mutant has the parameters of what it replaces
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ledgermq.broker.numbered_sends import NumberedSends
+from ledgermq.broker.send import SendHandler
+from ledgermq.message.send_number import SendNumber
+from ledgermq.store.statuses import PutStatus
+
+from .dledger_mutants import with_workloads
+from .outcome import Outcome
+from .store_mutants import found_by
+
+Make = Callable[[Any], Any]
+
+
+def _enter_own_puts_only(original: Any) -> Callable[..., None]:
+    def derived(self: Any, record: Any) -> None:
+        if self.store.writability.role_refusal is None:
+            original(self, record)
+
+    return derived
+
+
+def _read_nothing_at_a_start(_: Any) -> Callable[..., None]:
+    def read_log(self: Any, start: int, end: int) -> None:
+        """Leave the table as the file has it."""
+
+    return read_log
+
+
+def _answer_at_once(original: Any) -> Callable[..., None]:
+    class _Stored:
+        def when_stored(self, end: int, done: Callable[[PutStatus], None]) -> None:
+            done(PutStatus.PUT_OK)
+
+    class _Store:
+        waits, may_answer_early, log = True, False, _Stored()
+
+    def answer_when_safe(self: Any, *arguments: Any, **named: Any) -> None:
+        store, self.store = self.store, _Store()
+        try:
+            original(self, *arguments, **named)
+        finally:
+            self.store = store
+
+    return answer_when_safe
+
+
+def _number_batches_as_one(_: Any) -> Callable[[SendNumber, int], SendNumber]:
+    return lambda self, count: self
+
+
+REPEATED = with_workloads("plain", "numbered")
+TESTS = found_by("broker/test_numbered_sends.py")
+NUMBERED_BUGS: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
+    ("sends: enter own puts only", NumberedSends, "_derived", _enter_own_puts_only, REPEATED),
+    ("sends: read no log at a start", NumberedSends, "_read_log", _read_nothing_at_a_start, TESTS),
+    ("sends: answer a repetition at once", SendHandler, "_answer_when_safe", _answer_at_once, TESTS),
+    ("sends: check the first message of a batch only", SendNumber, "after", _number_batches_as_one, REPEATED),
+)
+"""Name, owner, attribute, the function that makes the faulty replacement, and the simulator that must find it."""
