@@ -11,7 +11,7 @@ them again, and repeat what they have not committed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from weakref import WeakSet
 
 import attrs
 
@@ -26,7 +26,8 @@ class _Followed:
 
     until: float
     """When the reset is forgotten, by the monotonic clock."""
-    clients: set[Hashable] = attrs.field(factory=set[Hashable])
+    clients: WeakSet[object] = attrs.field(factory=WeakSet[object])
+    """Connections, which must not stay in memory when they have ended."""
 
 
 @attrs.define(eq=False)
@@ -49,7 +50,7 @@ class PendingResets:
         """Whether a reset of the queue is recorded, whoever has followed it."""
         return queue_id in self._queues.get((topic, group), ())
 
-    def must_follow(self, group: str, topic: str, queue_id: int, client: Hashable) -> bool:
+    def must_follow(self, group: str, topic: str, queue_id: int, client: object) -> bool:
         """Whether the client has to continue at the group's offset before it may pull elsewhere or commit."""
         queues = self._queues.get((topic, group))
         if queues is None or queue_id not in queues:
@@ -57,7 +58,7 @@ class PendingResets:
         followed = queues[queue_id]
         return followed is None or client not in followed.clients
 
-    def follow(self, group: str, topic: str, queue_id: int, client: Hashable, now: float) -> None:
+    def follow(self, group: str, topic: str, queue_id: int, client: object, now: float) -> None:
         """Record that the client knows the group's offset; nothing happens if the queue was not reset."""
         queues = self._queues.get((topic, group))
         if queues is None or queue_id not in queues:

@@ -107,7 +107,10 @@ class SendBack:
                 f"the message at commit log offset {stored.physical_offset} is {stored.properties[UNIQUE_KEY]}, not "
                 f"{request.text('originMsgId')}: this broker never had that one, or has lost it; send a copy instead",
             )
-        original_topic = stored.properties.get(RETRY_TOPIC, stored.topic)
+        # Anybody may send a message with this property, so a name that is no topic's is not counted.
+        original_topic = stored.properties.get(RETRY_TOPIC, "")
+        if self.topics.get(original_topic) is None:
+            original_topic = stored.topic
         message = self._copy(group, stored, request)
         batch = self.store.put([message])
         if not batch.statuses[0].stored:

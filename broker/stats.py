@@ -24,6 +24,11 @@ DAY_MS = 86_400_000
 RATE_MS_MIN = 1_000
 """The shortest time over which a rate is computed, so that one message in the first millisecond is not 1000 per second."""
 
+COUNTERS_MAX = 50_000
+"""The most counters of topics, and of groups on queues; one that is busy all day takes 8 KB. For more, those that have counted
+nothing for a day are removed, and while there are none, further topics and groups count only towards the broker's totals."""
+SWEEP_MS = HOUR_SLOT_MS
+"""How often idle counters are looked for at most, in milliseconds."""
 TOTALS_KEPT = 601
 """How many totals are kept, one per second: enough for the rates over 10, 60 and 600 seconds."""
 
@@ -126,6 +131,11 @@ class Stats:
     _gets: dict[str, _QueuesOfGroup] = attrs.field(init=False, factory=dict[str, _QueuesOfGroup])  # by topic
     _send_backs: _OfPair = attrs.field(init=False, factory=_OfPair)
     _dead_letters: _OfPair = attrs.field(init=False, factory=_OfPair)
+    _others: Counter = attrs.field(init=False)
+    """Counts for all topics and groups that have no counter; nobody reads it."""
+    _counters: int = attrs.field(init=False, default=0)
+    """How many counters of topics and groups there are."""
+    _swept_ms: int = attrs.field(init=False, default=0)
     _broker_put: Counter = attrs.field(init=False)
     _broker_get: Counter = attrs.field(init=False)
     _copies: int = attrs.field(init=False, default=0)
@@ -141,6 +151,7 @@ class Stats:
     def __attrs_post_init__(self) -> None:
         self._now_ms = self.started_ms
         self._slot = self.started_ms // MINUTE_SLOT_MS
+        self._others = Counter(self.started_ms)
         self._broker_put = Counter(self.started_ms)
         self._broker_get = Counter(self.started_ms)
         self.yesterday_morning = self.today_morning = Totals(self.started_ms)
@@ -166,8 +177,40 @@ class Stats:
     def _put_of(self, topic: str) -> Counter:
         counter = self._puts.get(topic)
         if counter is None:
+            if not self._has_room():
+                return self._others
             counter = self._puts[topic] = Counter(self._now_ms)
         return counter
+
+    def _has_room(self) -> bool:
+        """Count another counter, if there may be one more."""
+        if self._counters >= COUNTERS_MAX and self._now_ms - self._swept_ms >= SWEEP_MS:
+            self._swept_ms = self._now_ms
+            self._forget_idle()
+        if self._counters >= COUNTERS_MAX:
+            return False
+        self._counters += 1
+        return True
+
+    def _forget_idle(self) -> None:
+        """Remove the counters that have counted nothing for a day."""
+        oldest = self._slot - DAY_MS // MINUTE_SLOT_MS
+        self._puts = {topic: counter for topic, counter in self._puts.items() if counter.slot >= oldest}
+        for topic, groups in list(self._gets.items()):
+            for group, queues in list(groups.items()):
+                groups[group] = {queue_id: counter for queue_id, counter in queues.items() if counter.slot >= oldest}
+                if not groups[group]:
+                    del groups[group]
+            if not groups:
+                del self._gets[topic]
+        for table in (self._send_backs, self._dead_letters):
+            for key in [key for key, counter in table.items() if counter.slot < oldest]:
+                del table[key]
+        self._count_counters()
+
+    def _count_counters(self) -> None:
+        queues = sum(len(queues) for groups in self._gets.values() for queues in groups.values())
+        self._counters = len(self._puts) + queues + len(self._send_backs) + len(self._dead_letters)
 
     def put_failed(self, count: int) -> None:
         """Add messages that were refused or could not be stored."""
@@ -178,7 +221,9 @@ class Stats:
         try:
             counter = self._gets[topic][group][queue_id]
         except KeyError:
-            counter = self._gets.setdefault(topic, {}).setdefault(group, {})[queue_id] = Counter(self._now_ms)
+            counter = self._others
+            if self._has_room():
+                counter = self._gets.setdefault(topic, {}).setdefault(group, {})[queue_id] = Counter(self._now_ms)
         counter.position = next_offset
         self._add(counter, count, size)
         self._add(self._broker_get, count, size)
@@ -198,6 +243,8 @@ class Stats:
     def _of_pair(self, table: _OfPair, topic: str, group: str) -> Counter:
         counter = table.get((topic, group))
         if counter is None:
+            if not self._has_room():
+                return self._others
             counter = table[topic, group] = Counter(self._now_ms)
         return counter
 
@@ -286,6 +333,7 @@ class Stats:
         for table in (self._send_backs, self._dead_letters):
             for key in [key for key in table if key[0] == topic]:
                 del table[key]
+        self._count_counters()
 
     def forget_group(self, group: str) -> None:
         """Remove the counters of a deleted group."""
@@ -294,6 +342,7 @@ class Stats:
         for table in (self._send_backs, self._dead_letters):
             for key in [key for key in table if key[1] == group]:
                 del table[key]
+        self._count_counters()
 
     def puts_of(self, topic: str) -> list[Counter]:
         counter = self._puts.get(topic)

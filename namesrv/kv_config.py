@@ -52,11 +52,17 @@ class KvConfig:
         return self._table.get(namespace, {}).get(key)
 
     def without(self, namespace: str, key: str) -> KvConfig:
-        """Return a copy of this configuration without one key, which may be absent; the namespace stays."""
+        """Return a copy of this configuration without one key, which may be absent, and without a namespace that is then empty.
+
+        Only that of order configurations stays: brokers learn from it that there are none any more.
+        """
         entries = self._table.get(namespace)
         if entries is None:
             return self
-        return KvConfig({**self._table, namespace: {name: value for name, value in entries.items() if name != key}})
+        rest = {name: value for name, value in entries.items() if name != key}
+        if not rest and namespace != ORDER_TOPIC_CONFIG:
+            return KvConfig({name: table for name, table in self._table.items() if name != namespace})
+        return KvConfig({**self._table, namespace: rest})
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
         """All entries of a namespace, or None if it never had any."""

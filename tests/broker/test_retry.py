@@ -84,6 +84,8 @@ async def test_the_first_origin_is_remembered(tmp_path: Path) -> None:
 
         copy = stored_in(desk, "SCHEDULE_TOPIC_XXXX", 3)
         assert copy.properties["RETRY_TOPIC"] == "T0"
+        assert desk.broker.stats.view("SNDBCK_PUT_NUMS", "T0@g") is None, "anybody may make up topics in this property"
+        assert desk.broker.stats.view("SNDBCK_PUT_NUMS", "T1@g") is not None
         assert copy.properties["ORIGIN_MESSAGE_ID"] == "ABCD"
         assert copy.properties["REAL_TOPIC"] == "%RETRY%g"
 

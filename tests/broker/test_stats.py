@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgermq.broker import stats as module
 from ledgermq.broker.stats import DAY_MS, Counter, Stats, StatsRate
 
 START_MS = 1_700_000_000_000  # the start of a ten-second slot, 22:13:20 UTC
@@ -170,3 +172,32 @@ def test_counter_keeps_a_bounded_number_of_marks() -> None:
 
     assert counter.minute(1_000_000_000)[2] == 6 + 0  # slots 99,994 to 99,999; slot 100,000 has just begun
     assert counter.day(1_000_000_000)[2] <= 25 * 360
+
+
+def test_counters_are_bounded_and_idle_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound only the totals of the broker grow; what has counted nothing for a day is forgotten."""
+    monkeypatch.setattr(module, "COUNTERS_MAX", 4)
+    stats = Stats("c", 0)
+    stats.topic_put("T", 1, 10)
+    stats.group_get("g", "T", 0, 1, 10, 1)
+    stats.send_back("g", "T")
+    stats.dead_letter_put("g", "T")
+
+    for number in range(5):
+        stats.topic_put(f"T{number}", 1, 10)
+        stats.group_get(f"g{number}", "T", 0, 1, 10, 1)
+        stats.send_back(f"g{number}", "T")
+
+    assert stats.view("TOPIC_PUT_NUMS", "T0") is None
+    assert stats.view("GROUP_GET_NUMS", "T@g0") is None
+    assert (stats.totals().put, stats.totals().got) == (6, 6)
+    stats.forget_topic("T")
+    stats.topic_put("T0", 1, 10)
+    assert stats.view("TOPIC_PUT_NUMS", "T0") is not None
+    for number in range(1, 4):
+        stats.topic_put(f"T{number}", 1, 10)
+    stats.tick(25 * 3600 * 1000)
+    stats.topic_put("T0", 1, 10)
+    stats.group_get("g", "T", 0, 1, 10, 1)
+    assert stats.view("GROUP_GET_NUMS", "T@g") is not None
+    assert stats.view("TOPIC_PUT_NUMS", "T1") is None

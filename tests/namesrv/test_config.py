@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ledgermq.message.errors import JsonError
 from ledgermq.namesrv.config import CHANGEABLE, NamesrvConfig, read_namesrv_conf
 from ledgermq.namesrv.errors import BadNamesrvConfig
-from ledgermq.namesrv.kv_config import KvConfig
+from ledgermq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from ledgermq.testing.logs import capture_logs
 
 
@@ -75,6 +75,17 @@ def test_deleting_leaves_the_other_keys() -> None:
     assert kv_config.namespace("ns") == {"b": "2"}
     assert kv_config.get("ns", "a") is None
     assert kv_config.namespace("other") is None
+
+
+def test_a_namespace_without_keys_takes_no_room() -> None:
+    """Else the bound of all namespaces could be used up by names alone; brokers still get an empty order configuration."""
+    kv_config = KvConfig().with_value("ns", "a", "1").with_value(ORDER_TOPIC_CONFIG, "T", "b:4")
+
+    kv_config = kv_config.without("ns", "a").without(ORDER_TOPIC_CONFIG, "T")
+
+    assert kv_config.namespace("ns") is None
+    assert kv_config.namespace(ORDER_TOPIC_CONFIG) == {}
+    assert kv_config.characters == len(ORDER_TOPIC_CONFIG)
 
 
 @given(st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"configTable":5}', b'{"configTable":{"a":5}}']))
