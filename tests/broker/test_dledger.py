@@ -394,9 +394,10 @@ def test_a_delayed_message_of_the_largest_size_that_the_log_takes_holds_up_no_ot
         topic = "L" * 100
         body = random.Random(1).randbytes(65_536)
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1"), retries=0) as producer:
-            with pytest.raises(ClientError, match="is larger than the 65528 that a file of the ledger takes") as refused:
+            with pytest.raises(ClientError, match="a segment of the log has room for") as refused:
                 await producer.send(Message(topic, body, delay_level=1))
-            excess = int(re.findall(r"an entry of (\d+) bytes", str(refused.value))[0]) - 65528
+            size, room = map(int, re.findall(r"have (\d+) bytes, .* has room for (\d+)", str(refused.value))[0])
+            excess = size - room
             await producer.send(Message(topic, body[:-excess], delay_level=1))
             await producer.send(Message(topic, b"next", delay_level=1))
         await trio.sleep(3)
@@ -472,3 +473,18 @@ def test_two_nodes_do_not_share_the_files_of_a_ledger() -> None:
             await group.produce(producer, 5)
 
     scenario(story)
+
+
+def test_a_message_that_no_entry_takes_is_refused_by_the_limit_of_entries() -> None:
+    """They have 4 MiB, however large a file of the log is; the largest that is accepted can be retried too."""
+
+    async def story(group: Group) -> None:
+        body = random.Random(1).randbytes(4 * 1024 * 1024)
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1"), retries=0) as producer:
+            with pytest.raises(ClientError, match="an entry of a DLedger group has room for") as refused:
+                await producer.send(Message("T", body))
+            size, room = map(int, re.findall(r"have (\d+) bytes, .* has room for (\d+)", str(refused.value))[0])
+            assert 4 * 1024 * 1024 - 2048 < room < 4 * 1024 * 1024
+            await producer.send(Message("T", body[: room - size]))
+
+    scenario(story, settings={"maxMessageSize": str(4 * 1024 * 1024), "mappedFileSizeCommitLog": str(8 * 1024 * 1024)})
