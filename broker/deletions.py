@@ -13,6 +13,7 @@ from functools import partial
 from math import inf
 
 import attrs
+import trio
 
 from ..message.control import (
     GROUP_DELETED,
@@ -53,6 +54,9 @@ class Deletions:
     persistence: Persistence
     replicated: ReplicatedTables | None
     """The tables that are replicated through the log; None in classic mode."""
+    _deleting: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held by the deletion of a topic that searches the tables in this turn of the event loop. Of many that are requested
+    together each has a turn of its own."""
 
     # ---------------------------------------------------------------- on request
 
@@ -63,6 +67,13 @@ class Deletions:
             RequestRefused: the log accepted no event, and nothing was deleted; or the deletion is not as durable as the mode
                 promises, as the remark says.
         """
+        async with self._deleting:
+            end = self._delete_topic(topic)
+        if end:
+            await self._finish(end, (TOPICS_FILE, OFFSETS_FILE))
+
+    def _delete_topic(self, topic: str) -> int:
+        """Delete a topic here; returns the end of its event, 0 on a node that appends none."""
         store = self.store
         if self.replicated is not None:
             self.replicated.check_leads()
@@ -70,12 +81,12 @@ class Deletions:
             # An Apache master appends no event for a deletion, so an administrator may repeat it on the slave.
             self._forget_topic(topic)
             store.drop_queues(topic)
-            return
+            return 0
         end = self._append(deletion_of(topic, store.next_offsets_of(topic)))
         if self.replicated is not None:
             self.replicated.deleting([(topic, group) for group in self.offsets.groups_of(topic)])
         self._forget_topic(topic)
-        await self._finish(end, (TOPICS_FILE, OFFSETS_FILE))
+        return end
 
     async def delete_group(self, group: str, *, offsets: bool) -> None:
         """Delete a group's settings, and if requested its consumer offsets; raises as `delete_topic`."""

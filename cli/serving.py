@@ -23,6 +23,9 @@ from .systemd import ServiceManager
 
 COLLECT_AFTER = 50_000
 """The garbage collector runs after this many new container objects, a few MiB."""
+MIDDLE_AFTER, FULL_AFTER = 4, 250
+"""After how many collections of the youngest objects those that survived one are collected, 200,000 objects or some 30 ms, and
+after how many of these collections all objects are."""
 SWITCH_SECONDS = 0.0001
 """The thread switch interval: how long a worker may wait for the interpreter before it starts a sync or reports its end.
 Python's default is longer than most syncs."""
@@ -105,7 +108,7 @@ def _collect_rarely() -> None:
     messages and find nothing.
     """
     gc.freeze()
-    gc.set_threshold(COLLECT_AFTER, 20, 50)
+    gc.set_threshold(COLLECT_AFTER, MIDDLE_AFTER, FULL_AFTER)
 
 
 def first_of(error: BaseException) -> BaseException:

@@ -434,6 +434,8 @@ class ConsumeQueues:
     file_size: int
     table: dict[tuple[str, int], ConsumeQueue] = attrs.field(factory=dict[tuple[str, int], ConsumeQueue])
     """By topic and queue id."""
+    _ids: dict[str, set[int]] = attrs.field(factory=dict[str, set[int]])
+    """The queue ids in `table`, by topic."""
     open_files: OpenFiles = attrs.field(factory=OpenFiles)
     damaged: bool = False
     """Whether a queue was emptied because a file was missing between others."""
@@ -489,12 +491,13 @@ class ConsumeQueues:
             segments.clear()
             self.damaged = True
         queue = self.table[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
+        self._ids.setdefault(topic, set()).add(queue_id)
         queue.recover(page_cache_intact=page_cache_intact)
         return queue
 
     def ids(self, topic: str) -> list[int]:
         """Queues of a topic that have been written to."""
-        return sorted(queue_id for name, queue_id in self.table if name == topic)
+        return sorted(self._ids.get(topic, ()))
 
     def delete(self, topic: str) -> list[ConsumeQueue]:
         """Remove the queues of a topic and their files."""
@@ -522,8 +525,12 @@ class ConsumeQueues:
         if self.disk.exists(queue.segments.directory):
             self.disk.remove_tree(queue.segments.directory)
         del self.table[queue.topic, queue.queue_id]  # last: the queue stays known while some of its files remain
+        self._ids[queue.topic].remove(queue.queue_id)
+        if not self._ids[queue.topic]:
+            del self._ids[queue.topic]
 
     def close(self) -> None:
         for queue in self.table.values():
             queue.segments.close()
         self.table.clear()
+        self._ids.clear()

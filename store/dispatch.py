@@ -40,6 +40,8 @@ always has room for one."""
 EVENT_BYTES_PER_KEY_CHAR = 8
 """How many bytes of an event take as long to apply as a character of a key takes to be indexed. An event may change a thousand
 rows of a table, so events are limited like keys: a round applies about 256 KiB of them."""
+EVENT_KEY_CHARS_MIN = 256
+"""How many characters of keys an event counts as at least, so that a round applies at most 128 events."""
 PAUSE_SECONDS = 0.003
 """The pause between rounds of a busy log, in which a batch gathers, so that each queue is written once for many records
 (RocketMQ: 1 ms)."""
@@ -333,7 +335,7 @@ class Dispatcher:
         for at, record in enumerate(records):
             chars += len(record[9])
             if not record[8] and record[0] == CONTROL_TOPIC:  # most messages have a unique key, and need no comparison
-                chars += record[4] // EVENT_BYTES_PER_KEY_CHAR
+                chars += max(record[4] // EVENT_BYTES_PER_KEY_CHAR, EVENT_KEY_CHARS_MIN)
             if chars > ROUND_KEY_CHARS_MAX and at:
                 left, before = records[at:], records[at - 1]
                 del records[at:]

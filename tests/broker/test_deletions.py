@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.control import deletion_of, group_deletion_of
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
+from ..turns import counted
 from .desk import Desk, open_desk, until
 from .test_replication import SLAVE, joined, open_group
 
@@ -127,3 +129,22 @@ async def test_a_log_that_takes_nothing_keeps_the_topic(tmp_path: Path) -> None:
         assert "nothing was deleted: the disk is full" in (answer.remark or "")
         assert desk.broker.topics.get("T") is not None
         assert desk.broker.store.topics() == {"T"}
+
+
+async def test_of_many_topics_that_are_deleted_together_each_has_its_own_turn(tmp_path: Path) -> None:
+    """Each deletion searches the tables; all of them in one turn would hold up everything else."""
+    async with open_desk(tmp_path) as desk:
+        topics = [f"T{n}" for n in range(100)]
+        desk.broker.topics.put(*(TopicConfig(topic, 1, 1) for topic in topics))
+        for topic in topics:
+            desk.put(topic)
+        await desk.settled()
+        peer = desk.peer()
+
+        with counted(lambda: sum(topic not in desk.broker.topics.topics for topic in topics)) as turns:
+            opaques = [peer.post(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}) for topic in topics]
+            await until(lambda: all(peer.answer(opaque) for opaque in opaques))
+
+        assert turns.most == 1
+        assert all(answer.code == ResponseCode.SUCCESS for opaque in opaques if (answer := peer.answer(opaque)))
+        assert not desk.broker.store.topics() & set(topics)

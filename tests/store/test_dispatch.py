@@ -158,6 +158,26 @@ async def test_events_of_large_tables_are_applied_in_several_rounds(
         assert applied == [2, 2, 2, 2, 1, 0]
 
 
+@pytest.mark.parametrize("offered", [True, False], ids=["appended here", "read back"])
+async def test_small_events_are_applied_in_several_rounds(tmp_path: Path, autojump_clock: MockClock, *, offered: bool) -> None:
+    """A deletion takes longer than its few bytes; a round has room for a thousand messages."""
+    async with small_store(tmp_path, mapped_file_size_commit_log=1 << 22) as store:
+        dispatcher = store.dispatcher
+        for n in range(700):
+            store.append_event(Control("unknown", {"topic": f"T{n}"}))
+        if not offered:
+            dispatcher.cut(0)
+
+        applied = [0]
+        store.events.on_event.append(lambda _: applied.append(applied.pop() + 1))
+        while store.dispatch_behind_bytes:
+            assert dispatcher.round()
+            applied.append(0)
+
+        assert sum(applied) == 700
+        assert max(applied) <= ROUND_KEY_CHARS_MAX // 128, "or as many as have fewer bytes than that"
+
+
 async def test_what_is_behind_by_more_than_a_round_is_not_made_to_wait_longer(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
