@@ -47,9 +47,9 @@ LIGHT_QUEUES_MARK = "INNER_MULTI_DISPATCH\x01"
 """The property of a message that is to be put into light message queues too (RocketMQ LMQ)."""
 DERIVED_POLL_SECONDS = 0.005
 """Polling interval for whether a stored event has been applied, in seconds; a failure to write queues may delay that."""
-TIMESTAMP_LEAD_MS_MAX = 600_000
+TIMESTAMP_LEAD_MS_MAX = 86_400_000
 """By how much a store timestamp may be ahead of the clock, so that timestamps do not decrease along the log when the clock is
-set back a little, or when another node becomes master. After a larger step, such as the correction of a clock that was a year
+set back by hours, or when another node becomes master. After a larger step, such as the correction of a clock that was a year
 ahead, messages get the time of the clock."""
 APPEND_SECONDS_PER_BYTE = 1e-7
 """How long it takes to encode and append a byte of an event, measured with commits."""

@@ -195,9 +195,9 @@ async def test_what_is_cut_from_the_log_has_not_been_said(autojump_clock: trio.t
 async def test_a_full_disk_loses_expired_files_though_no_record_can_be_written_first(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Room comes first; what could not be said is said as soon as that is possible."""
+    """With RocketMQ's rule room comes first; what could not be said is said as soon as that is possible."""
     disk = SimDisk()
-    async with opened(disk) as store:
+    async with opened(disk, clean_file_forcibly_enable="true") as store:
         put(store, IDLE, 1)
         put(store, 8, 0, 1500)
         derive_all(store)
