@@ -43,6 +43,7 @@ class Verdict(Enum):
 
 Place = tuple[int, int]
 """The physical offset of a message, and the size of its record."""
+_NEW: tuple[Verdict, Place | None] = (Verdict.NEW, None)
 _Send = tuple[int, int, int]
 """Sequence, physical offset and size. A plain tuple, because there may be many."""
 
@@ -144,15 +145,17 @@ class SendTable:
         """What a send is; for one that is repeated, also where its message is."""
         producer = self.producers.get(number.producer_id)
         if producer is None or producer.epoch < number.epoch:
-            return Verdict.NEW, None
+            return _NEW
         if producer.epoch > number.epoch:
             return Verdict.FENCED, None
         if number.sequence <= producer.floor:
             return Verdict.FORGOTTEN, None
         sends = producer.sends
+        if not sends or sends[-1][0] < number.sequence:  # nearly always
+            return _NEW
         at = bisect_left(sends, (number.sequence,))
-        if at == len(sends) or sends[at][0] != number.sequence:
-            return Verdict.NEW, None
+        if sends[at][0] != number.sequence:
+            return _NEW
         return Verdict.REPEATED, sends[at][1:]
 
     def remove(self, number: SendNumber) -> None:

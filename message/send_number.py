@@ -7,7 +7,6 @@ each message: the field of the request has that of the first one, and the others
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from .properties import PROPERTY_END, SEND_NUMBER_MARK
@@ -22,14 +21,16 @@ OFFSETS_FIELD = "queueOffsets"
 KNOWS_NUMBERS_FIELD = "sendNumbers"
 """The field of an answer to a heartbeat that says that the broker recognises repeated sends."""
 
-_NUMBER = re.compile(r"([A-Za-z0-9_-]{1,64})\.(\d{1,15})\.(\d{1,15})\.(\d{1,15})", re.ASCII)
+PRODUCER_ID_MAX = 64
+_LIMIT = 10**15
+"""Epochs and sequences are below it. Milliseconds since 1970 are, too."""
 
 
 class SendNumber(NamedTuple):
     """The number of one message's send. A named tuple, because one is made for every numbered message."""
 
     producer_id: str
-    """Random, or derived from what is written; at most 64 letters, digits, `_` and `-`."""
+    """Random, or derived from what is written; at most 64 printable characters of ASCII without a point."""
     epoch: int
     """A producer with a higher epoch has replaced all those with lower ones."""
     sequence: int
@@ -51,10 +52,16 @@ def parse_send_number(text: str) -> SendNumber:
     Raises:
         ValueError: it is none.
     """
-    found = _NUMBER.fullmatch(text)
-    if found is None or int(found[4]) > int(found[3]):
-        raise ValueError(f"a send number is producer id.epoch.sequence.oldest, at most 15 digits each (got {text!r:.120})")
-    return SendNumber(found[1], int(found[2]), int(found[3]), int(found[4]))
+    # Written for speed, because this runs twice per numbered message; a regular expression takes three times as long.
+    parts = text.split(".")
+    if len(parts) == 4 and 0 < len(parts[0]) <= PRODUCER_ID_MAX and len(text) <= PRODUCER_ID_MAX + 48 and text.isascii():
+        try:
+            epoch, sequence, oldest = int(parts[1]), int(parts[2]), int(parts[3])
+        except ValueError:
+            epoch = sequence = oldest = -1
+        if 0 <= epoch < _LIMIT and 0 <= oldest <= sequence < _LIMIT and text.isprintable():
+            return SendNumber(parts[0], epoch, sequence, oldest)
+    raise ValueError(f"a send number is producer id.epoch.sequence.oldest, at most 15 digits each (got {text!r:.120})")
 
 
 def number_property(number: SendNumber) -> str:

@@ -105,6 +105,24 @@ def plan_queues(ranges: Sequence[QueueRange], split: Split, record_bytes: int = 
     return _packed(pieces, share)
 
 
+def existing(tasks: Sequence[Task], ranges: Sequence[QueueRange]) -> list[Task]:
+    """Return tasks with those messages only that are in `ranges`, which has at most one range of each queue.
+
+    A task that has none left remains, without ranges: the sink knows tasks by their numbers.
+    """
+    exist = {each.queue: each for each in ranges}
+    found: list[Task] = []
+    for task in tasks:
+        pieces: list[QueueRange] = []
+        for piece in task:
+            bounds = exist.get(piece.queue, QueueRange(piece.queue, 0, 0))
+            low, high = max(piece.start, bounds.start), min(piece.end, bounds.end)
+            if low < high:
+                pieces.append(QueueRange(piece.queue, low, high))
+        found.append(tuple(pieces))
+    return found
+
+
 def _packed(pieces: list[QueueRange], share: int) -> list[Task]:
     tasks: list[Task] = []
     gathered: list[QueueRange] = []

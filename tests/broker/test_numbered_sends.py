@@ -278,7 +278,7 @@ async def test_a_fence_refuses_older_epochs_and_says_what_was_there(tmp_path: Pa
         assert int(known.ext["epoch"]) > epoch
         assert send(desk.peer(), 1, epoch=epoch).code == ResponseCode.PRODUCER_FENCED
         assert send(desk.peer(), 0, epoch=int(known.ext["epoch"])).ext.get("repeated") is None
-        wrong = await desk.peer().ask_waiting(RequestCode.FENCE_PRODUCER, {"producer": "a b"})
+        wrong = await desk.peer().ask_waiting(RequestCode.FENCE_PRODUCER, {"producer": "a.b"})
         assert wrong.code != 0
         desk.broker.store.writability.shut_down = True
         refused = await desk.peer().ask_waiting(RequestCode.FENCE_PRODUCER, {"producer": "p"})

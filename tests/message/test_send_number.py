@@ -22,7 +22,20 @@ def test_a_number_survives_its_text(producer_id: str, epoch: int, sequence: int,
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a.1.2", "a.1.2.3.4", "a.1.2.3", "a b.1.2.1", "a.-1.2.1", "a.1.\u0661.1", "a" * 65 + ".1.2.1"]
+    "text",
+    [
+        "",
+        "a.1.2",
+        "a.1.2.3.4",
+        "a.1.2.3",
+        "a\x01b.1.2.1",
+        ".1.2.1",
+        "a.x.2.1",
+        "a.1.1000000000000000.1",
+        "a.-1.2.1",
+        "a.1.\u0661.1",
+        "a" * 65 + ".1.2.1",
+    ],
 )
 def test_other_texts_are_no_numbers(text: str) -> None:
     """Neither one whose oldest send is after itself, nor other digits than ASCII's."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
+from ledgermq.message.message import MessageQueue
 from ledgermq.pipeline import stream
+from ledgermq.pipeline.broker_client import BrokerCatalog
+from ledgermq.pipeline.catalog import Bounds
 from ledgermq.pipeline.columns import available
 from ledgermq.pipeline.errors import DataLoss, UnknownTopic
 from ledgermq.pipeline.options import read_options
+from ledgermq.pipeline.ranges import Task
 from ledgermq.pipeline.reading import open_catalog
 from ledgermq.pipeline.stream import LedgermqStreamReader, Progress
 from ledgermq.testing.embedded import Embedded, start_embedded
@@ -204,6 +208,33 @@ def test_retention_that_overtakes_a_stream_is_an_error_or_a_warning(files: Store
     assert first == 0
     assert "failOnDataLoss" in str(gone.value)
     assert sorted(rows(seen)) == sorted(left)
+
+
+def test_a_batch_is_divided_alike_after_retention_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink that writes exactly once knows each task by its number, so a task keeps what is left of its messages."""
+    with start_embedded() as cluster:
+        create_topic(cluster.namesrv, "R", 2)
+        send(cluster.namesrv, "R", 200)
+        given = {"nameServer": cluster.namesrv, "subscribe": "R", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+        read = read_options({**given, "maxRecordsPerPartition": "30"}, streaming=True)
+        reader = LedgermqStreamReader(read, available(read.content))
+        start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+        reader.latestOffset(start, limit)
+        end = reader.latestOffset(start, limit)
+        before: list[Task] = [partition.value for partition in reader.partitions(start, end)]
+        bounds = BrokerCatalog.bounds
+
+        def moved(self: BrokerCatalog, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
+            return {queue: Bounds(70, each.max) for queue, each in bounds(self, queues).items()}
+
+        monkeypatch.setattr(BrokerCatalog, "bounds", moved)
+        after: list[Task] = [partition.value for partition in reader.partitions(start, end)]
+
+    def messages(task: Task) -> list[tuple[MessageQueue, int]]:
+        return [(each.queue, offset) for each in task for offset in range(each.start, each.end)]
+
+    assert len(before) > 6
+    assert [messages(task) for task in after] == [[each for each in messages(task) if each[1] >= 70] for task in before]
 
 
 def test_a_topic_that_is_deleted_under_a_stream_is_an_error_or_dropped(files: StoreFiles, run: Engine) -> None:
