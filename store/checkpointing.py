@@ -27,6 +27,7 @@ from .deletions import deletions_file
 from .index import IndexFiles
 from .json_file import JsonFile
 from .message_store import MessageStore
+from .queue_places import save_places
 from .recovery_mark import INDEX_OFF, PartialIndex, RecoveryMark
 
 log = get_logger(__name__)
@@ -389,6 +390,8 @@ class CheckpointKeeper:
             await self.save()
             await self.sync_readable()
             if commit_log.failure is None and not store.dispatcher.behind_bytes:
+                if (mark := RecoveryMark.decode(self.checkpoint.mark)) is not None:
+                    await store.world.workers.run(save_places, store.world.disk, root, mark, list(store.queues.table.values()))
                 store.world.disk.remove(f"{root}/abort")
         except OSError as error:
             log.error("store_not_closed_cleanly", path=root, reason=error.strerror or str(error))

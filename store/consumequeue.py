@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections.abc import Mapping
 
 import attrs
 
@@ -50,6 +51,17 @@ Unit = tuple[int, int, int]
 """Physical offset, record size, tags code."""
 
 
+@attrs.frozen
+class Place:
+    """Where a queue began and ended, and its files at that time."""
+
+    files: tuple[tuple[int, int], ...]
+    """Start in bytes of the queue and time of the last change in ms, of each file."""
+    max_offset: int
+    physical_end: int
+    min_offset: int
+
+
 @attrs.define(eq=False)
 class ConsumeQueue:
     """One queue of one topic."""
@@ -63,12 +75,16 @@ class ConsumeQueue:
     """Next unit to be written, counting those still in memory."""
     physical_end: int = 0
     """End of the last record in this queue; records below it are duplicates."""
+    unchanged: bool = False
+    """Whether the files are those of the last clean stop, so that their content need not be checked."""
     deletion: Deletion | None = None
     """The last deletion of the topic: units before its queue offset do not count."""
     ends: list[QueueEnd] = attrs.field(factory=list[QueueEnd])
     """Control records that give the next offset of the queue, in log order. If the log of this node has no message of the
     queue, only they prevent that offsets are assigned a second time."""
     _gathered: bytearray = attrs.field(factory=bytearray)
+    _low: tuple[int, int] = (-1, 0)
+    """A min offset of the log and the first unit whose record is at or behind it, until `correct_min_offset` has used them."""
     _unsynced_from: int = -1
     _sync_failed: bool = False
 
@@ -298,6 +314,21 @@ class ConsumeQueue:
         self.min_offset = self.segments.min_offset // UNIT_SIZE
         self._end_at_last_unit()
 
+    def place(self) -> Place | None:
+        """The place of the queue; None if it has no files, or not all of it is in them, or their times are unknown."""
+        segments = self.segments
+        files = tuple((segment.start, segments.disk.modified_ms(segment.path)) for segment in segments.files)
+        if not self._has_units or self._gathered or not all(modified_ms > 0 for _, modified_ms in files):
+            return None
+        return Place(files, self.max_offset, self.physical_end, self.min_offset)
+
+    def take_place(self, place: Place, log_min_offset: int) -> None:
+        """Begin and end where the last clean stop says, instead of `recover`; the files are unchanged since then."""
+        last = self.segments.files[-1]
+        last.wrote = place.max_offset * UNIT_SIZE - last.start
+        self.min_offset, self.max_offset, self.physical_end = place.min_offset, place.max_offset, place.physical_end
+        self._low, self.unchanged = (log_min_offset, place.min_offset), True
+
     def _end_at_last_unit(self) -> None:
         self.max_offset = self.segments.max_offset // UNIT_SIZE
         last = self.units(self.max_offset - 1, 1) if self._has_units else b""
@@ -310,6 +341,7 @@ class ConsumeQueue:
     def truncate(self, physical_offset: int) -> None:
         """Drop the units of records at or beyond `physical_offset`, and the control records there."""
         self._gathered.clear()
+        self._low = -1, 0
         while self.ends and self.ends[-1].physical_end > physical_offset:
             self.ends.pop()
         first = self._first_unit_at(physical_offset)
@@ -354,6 +386,11 @@ class ConsumeQueue:
         if not self._has_units:
             self.min_offset = self._gathered_from
             return
+        low = self._low[1] if self._low[0] == log_min_offset else self._first_in_log(log_min_offset)
+        self._low = -1, 0
+        self.min_offset = min(max(low, self.deletion.queue_offset if self.deletion is not None else 0), self.max_offset)
+
+    def _first_in_log(self, log_min_offset: int) -> int:
         low, high = self.segments.min_offset // UNIT_SIZE, self.segments.max_offset // UNIT_SIZE
         while low < high:
             middle = (low + high) // 2
@@ -362,7 +399,7 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
-        self.min_offset = min(max(low, self.deletion.queue_offset if self.deletion is not None else 0), self.max_offset)
+        return low
 
     def expire(self, log_min_offset: int) -> int:
         """Delete files whose last record is no longer in the log, never the last file; returns how many."""
@@ -440,8 +477,13 @@ class ConsumeQueues:
     damaged: bool = False
     """Whether a queue was emptied because a file was missing between others."""
 
-    def load(self, *, page_cache_intact: bool) -> None:
+    def load(
+        self, *, page_cache_intact: bool, places: Mapping[tuple[str, int], Place] | None = None, log_min_offset: int = 0
+    ) -> None:
         """Open every existing queue and find its end (see `ConsumeQueue.recover`).
+
+        Args:
+            places: where queues ended at the last clean stop, when the log began at `log_min_offset`.
 
         Raises:
             WrongSegmentSize: a file has another size. Nothing stays open.
@@ -453,7 +495,9 @@ class ConsumeQueues:
                 for name in self.disk.list_directory(f"{self.directory}/{topic}"):
                     queue_id = queue_id_of(name)
                     if queue_id is not None and self._is_own_directory(f"{self.directory}/{topic}/{name}"):
-                        self._open(topic, queue_id, page_cache_intact=page_cache_intact).segments.park()
+                        place = places.get((topic, queue_id)) if places else None
+                        if place is None or not self._open_at(topic, queue_id, place, log_min_offset):
+                            self._open(topic, queue_id, page_cache_intact=page_cache_intact).segments.park()
         except BaseException:
             self.close()
             raise
@@ -479,12 +523,25 @@ class ConsumeQueues:
         """
         return self.table.get((topic, queue_id)) or self._open(topic, queue_id, page_cache_intact=True)
 
-    def _open(self, topic: str, queue_id: int, *, page_cache_intact: bool) -> ConsumeQueue:
+    def _open_at(self, topic: str, queue_id: int, place: Place, log_min_offset: int) -> bool:
+        """Open a queue at its place; returns False if its files have changed since the place was written."""
+        segments = self._segments_of(topic, queue_id)
+        if not place.min_offset <= place.max_offset or not segments.load_unchanged(place.files, place.max_offset * UNIT_SIZE):
+            return False
+        self.table[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
+        self._ids.setdefault(topic, set()).add(queue_id)
+        self.table[topic, queue_id].take_place(place, log_min_offset)
+        return True
+
+    def _segments_of(self, topic: str, queue_id: int) -> Segments:
         fault = queue_fault(topic, queue_id)
         if fault is not None:
             raise BadQueueName(fault)
         size = self.file_size - self.file_size % UNIT_SIZE
-        segments = Segments(self.disk, f"{self.directory}/{topic}/{queue_id}", size, open_files=self.open_files)
+        return Segments(self.disk, f"{self.directory}/{topic}/{queue_id}", size, open_files=self.open_files)
+
+    def _open(self, topic: str, queue_id: int, *, page_cache_intact: bool) -> ConsumeQueue:
+        segments = self._segments_of(topic, queue_id)
         segments.load()
         if (gap := segments.gap) is not None:
             log.error("queue_file_missing", directory=segments.directory, expected_offset=gap)

@@ -50,6 +50,8 @@ def remove_corrupt_queues(commit_log: CommitLog, queues: ConsumeQueues, *, page_
 
 
 def _is_corrupt(commit_log: CommitLog, queue: ConsumeQueue, *, page_cache_intact: bool) -> bool:
+    if queue.unchanged:
+        return False
     files = queue.segments.files
     looked_at = files if page_cache_intact else files[:-UNSYNCED_FILES]
     numbers = [segment.start // UNIT_SIZE for segment in looked_at if segment.wrote]

@@ -33,6 +33,7 @@ from .index import IndexFiles
 from .local_commitlog import open_local_commit_log
 from .locking import lock_store
 from .message_store import MessageStore
+from .queue_places import load_places
 from .recovery import Recovered, recover
 from .recovery_mark import INDEX_OFF, RecoveryMark
 
@@ -159,7 +160,12 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
         _drop_derived(disk, root, queues)
     store = _assemble(world, config, store_host, open_commit_log(world, config), queues)
     try:
-        queues.load(page_cache_intact=last_run.page_cache_intact)
+        places = load_places(disk, root, last_run.mark) if last_run.clean_exit and last_run.mark is not None else None
+        queues.load(
+            page_cache_intact=last_run.page_cache_intact,
+            places=places.table if places is not None else None,
+            log_min_offset=places.log_min_offset if places is not None else 0,
+        )
         store.events.load(deletions_file(disk, root))
         index_lost_from = _load_index(store, last_run)
         derived_damaged = _is_derived_damaged(store, last_run)

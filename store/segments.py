@@ -7,6 +7,7 @@ Invariant: `start <= offset < start + size` finds a byte's file; files are conse
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from itertools import pairwise
 
 import attrs
@@ -141,6 +142,33 @@ class Segments:
         assert self.open_files is not None, "the files are opened when they are used"
         for segment in self.files:
             segment.close()
+
+    def load_unchanged(self, files: Sequence[tuple[int, int]], end: int) -> bool:
+        """Open files by their starts, if each has the time of change that is given with it; otherwise opens none.
+
+        Args:
+            end: where the bytes that count end; it must be in the last of the files, or at its end.
+        """
+        if not files or not files[-1][0] < end <= files[-1][0] + self.segment_size:
+            return False
+        for at, (start, modified_ms) in enumerate(files):
+            path = f"{self.directory}/{start:020d}"
+            try:
+                unchanged = (
+                    start == files[0][0] + at * self.segment_size
+                    and not self.disk.is_link(path)
+                    and self.disk.modified_ms(path) == modified_ms
+                    and self.disk.size(path) == self.segment_size
+                )
+                file = self._opened(path) if unchanged else None
+            except OSError:
+                file = None
+            if file is None:
+                self.close()
+                self.files.clear()
+                return False
+            self.files.append(Segment(path, start, self.segment_size, file, wrote=self.segment_size))
+        return True
 
     @property
     def gap(self) -> int | None:

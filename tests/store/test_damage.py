@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from contextlib import AbstractAsyncContextManager
+from itertools import count
 from pathlib import Path
 
 import attrs
@@ -40,6 +41,7 @@ KINDS = {
     "index": f"{ROOT}/index",
     "checkpoint": f"{ROOT}/checkpoint",
     "deletedQueues.json": f"{ROOT}/deletedQueues.json",
+    "queuePlaces.json": f"{ROOT}/queuePlaces.json",
 }
 PLACES = {"first": 0, "middle": None, "last": -1}
 ENDS = ("clean", "kill", "power")
@@ -76,7 +78,7 @@ def open_it(disk: SimDisk) -> AbstractAsyncContextManager[MessageStore]:
 
 async def leave(end: str) -> Left:
     """Run a store in which everything is acknowledged, and end it."""
-    disk, older = SimDisk(random.Random(5)), dict[str, bytes]()
+    disk, older = SimDisk(random.Random(5), count(1).__next__), dict[str, bytes]()
     async with open_it(disk) as store:
         for number in range(DELETED):
             await put(store, number, "Gone")
