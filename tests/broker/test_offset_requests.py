@@ -142,4 +142,4 @@ async def test_what_was_acknowledged_is_seen_by_the_next_question(tmp_path: Path
         stats = loads((await peer.ask_waiting(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T1"})).body)["offsetTable"].values()
         assert sum(range_["maxOffset"] for range_ in stats) == 3
         peer.send("T1", KEYS="k7")
-        assert peer.ask(RequestCode.QUERY_MESSAGE, {**query, "key": "k7"}).code == ResponseCode.SUCCESS
+        assert (await peer.ask_waiting(RequestCode.QUERY_MESSAGE, {**query, "key": "k7"})).code == ResponseCode.SUCCESS
