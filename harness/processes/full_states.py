@@ -42,6 +42,8 @@ KEEP_SECONDS = 35.0
 """How often members send heartbeats and leases are renewed."""
 GROUPS_OF_OFFSETS = 5
 PULLS_OF_CONNECTION = 16_000
+CALLS_AT_ONCE = 200
+"""How many heartbeats and deletions are sent together."""
 LEASES_OF_REQUEST = 2_500
 MEMBERS_GROUP, LEASE_GROUP, PULL_TOPIC, WIDE_TOPIC, KEY_TOPIC = (
     "full-members",
@@ -221,9 +223,14 @@ class FullStates:
 
     async def fill_members(self) -> None:
         """Connect the members of one group, all on one connection."""
-        for n in range(self.sizes.members):
-            heartbeat = _heartbeat(f"member-{n}", [MEMBERS_GROUP], [WIDE_TOPIC, "full-0"])
-            self._checked(heartbeat.code, await self.members.call(heartbeat, CALL_SECONDS))
+        for start in range(0, self.sizes.members, CALLS_AT_ONCE):
+            async with trio.open_nursery() as nursery:
+                for n in range(start, min(start + CALLS_AT_ONCE, self.sizes.members)):
+                    nursery.start_soon(self._add_member, n)
+
+    async def _add_member(self, number: int) -> None:
+        heartbeat = _heartbeat(f"member-{number}", [MEMBERS_GROUP], [WIDE_TOPIC, "full-0"])
+        self._checked(heartbeat.code, await self.members.call(heartbeat, CALL_SECONDS))
 
     async def fill_peers(self) -> None:
         """Connect peers, each with one member of every group."""
@@ -293,9 +300,9 @@ class FullStates:
         """Delete topics with messages."""
         names = [f"full-{self.sizes.topics - 1 - n}" for n in range(self.sizes.deletions)]
         self.deleted = len(names)
-        for start in range(0, len(names), 200):
+        for start in range(0, len(names), CALLS_AT_ONCE):
             async with trio.open_nursery() as nursery:
-                for name in names[start : start + 200]:
+                for name in names[start : start + CALLS_AT_ONCE]:
                     nursery.start_soon(self.call, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
 
     async def fill_pulls(self) -> None:
