@@ -233,6 +233,15 @@ def _shown_cell(value: Any) -> Any:
     return value if value is None or isinstance(value, int | float | str | bool) else str(value)
 
 
+tasks_option = click.option(
+    "--tasks",
+    type=click.IntRange(1, 10_000),
+    default=16,
+    show_default=True,
+    help="How many tasks send; with a checkpoint always the same number.",
+)
+
+
 @command.command("archive")
 @click.argument("topics", nargs=-1, required=True)
 @click.option("--to", required=True, metavar="DIR", help="Where Parquet files go, by topic and day.")
@@ -265,10 +274,11 @@ def archive_command(
 @click.option("--namesrv", envvar="LEDGERMQ_NAMESRV", required=True, metavar="HOST:PORT", help="Name servers of the brokers.")
 @click.option("--checkpoint", metavar="DIR", help="Lets an interrupted replay be started again; nothing is sent twice.")
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the sink; may be repeated.")
+@tasks_option
 @engine_options
 def replay_command(
     directory: str, topic: str | None, keep_queues: bool, where: str | None, namesrv: str, checkpoint: str | None,
-    options: tuple[str, ...], master: str | None, conf: tuple[str, ...], progress: bool | None,
+    options: tuple[str, ...], tasks: int, master: str | None, conf: tuple[str, ...], progress: bool | None,
 ) -> None:  # fmt: skip
     """Send archived messages again, in the order of each queue."""
     target = {"nameServer": namesrv, **({"checkpointLocation": checkpoint} if checkpoint is not None else {})}
@@ -276,7 +286,7 @@ def replay_command(
     with engine("replay", master, conf, progress) as spark:
         from ..pipeline.jobs.copies import replay  # noqa: PLC0415
 
-        count = replay(spark, directory, target, topic=topic, keep_queues=keep_queues, where=where)
+        count = replay(spark, directory, target, topic=topic, keep_queues=keep_queues, where=where, tasks=tasks)
     click.echo(f"{count} messages")
 
 
@@ -407,11 +417,12 @@ def audit_command(
 @click.argument("group")
 @click.option("--redrive", is_flag=True, help="Send the messages to the topics that they came from.")
 @click.option("--checkpoint", metavar="DIR", help="With it an interrupted redrive can be started again; nothing is sent twice.")
+@tasks_option
 @source_options
 @engine_options
 @json_option
 def dlq_command(
-    group: str, redrive: bool, checkpoint: str | None, namesrv: str | None, store: str | None, start: str | None,
+    group: str, redrive: bool, checkpoint: str | None, tasks: int, namesrv: str | None, store: str | None, start: str | None,
     end: str | None, options: tuple[str, ...], master: str | None, conf: tuple[str, ...], progress: bool | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Show the messages that a group could not consume, and why; or send them back."""
@@ -428,7 +439,7 @@ def dlq_command(
             return
         target = {"nameServer": str(namesrv), **({"checkpointLocation": checkpoint} if checkpoint is not None else {})}
         target |= security_of(options)
-        click.echo(f"{send_back(letters, target)} messages")
+        click.echo(f"{send_back(letters, target, tasks=tasks)} messages")
 
 
 @command.command("compact")

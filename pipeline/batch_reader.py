@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from .catalog import Bounds, Catalog, batch_ranges
+from .catalog import batch_ranges
 from .columns import Column, available
 from .filters import Condition, Pruning
 from .options import ReadOptions
@@ -26,13 +26,13 @@ class LedgermqReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         catalog = open_catalog(self.options)
         try:
-            ranges = self.wanted(catalog, batch_ranges(catalog, self.options))
+            ranges = self.wanted(batch_ranges(catalog, self.options))
             tasks = catalog.plan(ranges, self.options)
         finally:
             catalog.close()
         return [TaskPartition(task) for task in tasks]
 
-    def wanted(self, catalog: Catalog, ranges: list[QueueRange]) -> list[QueueRange]:  # noqa: ARG002 - see below
+    def wanted(self, ranges: list[QueueRange]) -> list[QueueRange]:
         """Return the ranges to read: all of them."""
         return ranges
 
@@ -66,8 +66,5 @@ class PruningReader(LedgermqReader):
             self.task_reader = attrs.evolve(self.task_reader, options=self.options)
         return filters
 
-    def wanted(self, catalog: Catalog, ranges: list[QueueRange]) -> list[QueueRange]:
-        def offset_at(each: QueueRange, timestamp_ms: int) -> int:
-            return catalog.offset_at(each.queue, timestamp_ms, Bounds(each.start, each.end))
-
-        return self.pruning.apply(ranges, offset_at)
+    def wanted(self, ranges: list[QueueRange]) -> list[QueueRange]:
+        return self.pruning.apply(ranges)

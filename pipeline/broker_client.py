@@ -21,15 +21,17 @@ from ..message.message import MessageQueue
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..world.address import Address
-from .catalog import Bounds, plan_through_broker
+from .catalog import Bounds
 from .errors import BadOption, BrokerGone, TopicGone, Unavailable
 from .link import Link, LinkLost, link_to
 from .options import Pulling, ReadOptions, Servers
-from .ranges import QueueRange, Task
+from .ranges import QueueRange, Task, plan_queues
 from .waiting import Wait
 
 RECORD_BYTES = 1024
-"""The assumed size of a message where only the number of messages is known."""
+"""The assumed size of a message if none could be fetched."""
+SAMPLED_QUEUES_MAX, SAMPLED_MESSAGES = 32, 4
+"""How many queues of a plan are asked for messages, and for how many each, to learn how large messages are."""
 MEMBER_SECONDS = 3.0
 """How long other members of a broker are preferred to one that failed."""
 NAME_SERVER_SECONDS = 30.0
@@ -390,10 +392,39 @@ class BrokerCatalog:
         return self.client.retry(queue, ask)
 
     def plan(self, ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:
-        return plan_through_broker(ranges, options)
+        return plan_queues(ranges, options.split, self._record_bytes(ranges))
 
     def range_bytes(self, ranges: Sequence[QueueRange]) -> int:
-        return sum(each.count for each in ranges) * RECORD_BYTES
+        return sum(each.count for each in ranges) * self._record_bytes(ranges)
+
+    def _record_bytes(self, ranges: Sequence[QueueRange]) -> int:
+        """Return about how many bytes a message of ranges has, by a few of them that are fetched. It decides nothing but sizes.
+
+        The messages are chosen by the ranges alone, so a batch that is planned again is divided in the same way.
+        """
+        chosen = ranges[:: -(-len(ranges) // SAMPLED_QUEUES_MAX)] if ranges else ()
+        sizes: list[tuple[int, int]] = []
+        for each in chosen:
+            count = min(SAMPLED_MESSAGES, each.count)
+            found = [self._size_of(each.queue, each.start + each.count * at // count) for at in range(count)]
+            known = [size for size in found if size]
+            if known:
+                sizes.append((each.count, each.count * sum(known) // len(known)))
+        counted = sum(count for count, _ in sizes)
+        return max(sum(size for _, size in sizes) // counted, 1) if counted else RECORD_BYTES
+
+    def _size_of(self, queue: MessageQueue, offset: int) -> int:
+        """Return the size of one record; 0 if it cannot be had at once."""
+        address = self.client.member(queue)
+        if address is None:
+            return 0
+        try:
+            command = pull_request(self.pulling, queue, offset, 1, bytes_max=1)
+            answer = self.client.link(address).call(command, self.client.servers.call_seconds)
+        except LinkLost:
+            return 0
+        span = span_of(answer.body, 0, len(answer.body)) if answer.code == ResponseCode.SUCCESS else None
+        return 0 if span is None else span.size
 
     def close(self) -> None:
         """Do nothing: the process keeps its connections."""

@@ -116,11 +116,13 @@ class StoreCatalog:
         tasks: list[Task] = []
         for name in sorted({each.queue.broker_name for each in ranges}):
             extents = [Extent(each, self._files(each.queue).samples(each)) for each in ranges if each.queue.broker_name == name]
-            tasks += plan_bytes(extents, options.split, self._locate)
+            if options.split.keeps_order:
+                count = sum(extent.range.count for extent in extents)
+                mean = max(sum(extent.bytes for extent in extents) // max(count, 1), 1)
+                tasks += plan_queues([extent.range for extent in extents], options.split, mean)
+            else:
+                tasks += plan_bytes(extents, options.split)
         return tasks
-
-    def _locate(self, each: QueueRange, physical_offset: int) -> int:
-        return self._files(each.queue).first_at(physical_offset, each.start, each.end)
 
     def range_bytes(self, ranges: Sequence[QueueRange]) -> int:
         return sum(Extent(each, self._files(each.queue).samples(each)).bytes for each in ranges)
@@ -318,8 +320,3 @@ def report_losses(losses: Mapping[MessageQueue | str, str], options: ReadOptions
         if options.fail_on_data_loss:
             raise DataLoss(queue, reason)
         warn(f"{queue}: {reason}; going on without them")
-
-
-def plan_through_broker(ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:
-    """Plan the tasks of a read through brokers."""
-    return plan_queues(ranges, options.split)

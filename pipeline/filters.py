@@ -1,21 +1,20 @@
-"""Uses the conditions of a query to read less: those on topic, broker, queue, offset, store time and tag. Pure.
+"""Uses the conditions of a query to read less: those on topic, broker, queue, offset and tag. Pure.
 
-Spark applies every condition again to the rows it gets, so a condition that is not used here costs time and never rows.
+Spark applies every condition again to the rows it gets, so a condition that is not used here costs time and never rows. One
+that is used must never hide a row. So conditions on times are not used: a clock may have gone back, and then the first message
+that is new enough has others behind it that are not. The options `startingTimestamp` and `endingTimestamp` mean offsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 
 from ..message.message import MessageQueue
 from .ranges import QueueRange
-
-OffsetAt = Callable[[QueueRange, int], int]
-"""Returns the first offset of a range that was stored at a time or later, in ms; the range's end if there is none."""
 
 
 @attrs.frozen
@@ -34,8 +33,6 @@ class Pruning:
     sets: dict[str, set[Any]] = attrs.field(factory=dict[str, set[Any]])
     offset_min: int | None = None
     offset_max: int | None = None
-    stored_min: int | None = None
-    stored_before: int | None = None
 
     @classmethod
     def of(cls, conditions: Iterable[Condition]) -> Pruning:
@@ -52,8 +49,6 @@ class Pruning:
                 self.sets[each.column] = self.sets[each.column] & values if each.column in self.sets else values
         elif each.column == "queueOffset" and isinstance(each.value, int):
             self._bound_offset(each.kind, each.value)
-        elif each.column == "storeTimestamp" and isinstance(each.value, datetime) and each.value.tzinfo is not None:
-            self._bound_time(each.kind, _milliseconds(each.value))
 
     def _bound_offset(self, kind: str, value: int) -> None:
         if kind in ("EqualTo", "EqualNullSafe", "GreaterThanOrEqual", "GreaterThan"):
@@ -63,19 +58,13 @@ class Pruning:
             most = value - (kind == "LessThan")
             self.offset_max = most if self.offset_max is None else min(self.offset_max, most)
 
-    def _bound_time(self, kind: str, milliseconds: int) -> None:
-        if kind in ("EqualTo", "EqualNullSafe", "GreaterThanOrEqual", "GreaterThan"):
-            self.stored_min = milliseconds if self.stored_min is None else max(self.stored_min, milliseconds)
-        if kind in ("EqualTo", "EqualNullSafe", "LessThanOrEqual", "LessThan"):
-            before = milliseconds + 1  # the moment may be later than the beginning of its millisecond
-            self.stored_before = before if self.stored_before is None else min(self.stored_before, before)
-
     @property
     def tags(self) -> tuple[str, ...] | None:
-        """The tags that messages may have; None if all tags are wanted."""
-        return tuple(sorted(self.sets["tags"])) if "tags" in self.sets else None
+        """The tags that messages may have; None if any may, or if a broker could not be told which."""
+        tags = self.sets.get("tags")
+        return tuple(sorted(tags)) if tags is not None and all(map(_PLAIN_TAG.fullmatch, tags)) else None
 
-    def apply(self, ranges: Sequence[QueueRange], offset_at: OffsetAt) -> list[QueueRange]:
+    def apply(self, ranges: Sequence[QueueRange]) -> list[QueueRange]:
         """Return the parts of ranges that may have wanted messages."""
         found: list[QueueRange] = []
         for each in ranges:
@@ -86,10 +75,6 @@ class Pruning:
                 start = max(start, self.offset_min)
             if self.offset_max is not None:
                 end = min(end, self.offset_max + 1)
-            if self.stored_min is not None and start < end:
-                start = max(start, offset_at(each, self.stored_min))
-            if self.stored_before is not None and start < end:
-                end = min(end, offset_at(each, self.stored_before))
             if start < end:
                 found.append(QueueRange(each.queue, start, end))
         return found
@@ -99,9 +84,5 @@ class Pruning:
         return all(name not in self.sets or value in self.sets[name] for name, value in places)
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _milliseconds(moment: datetime) -> int:
-    """The milliseconds since 1970, rounded down. Only integers are used, since floats may be rounded to the one before."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+_PLAIN_TAG = re.compile(r"(?!\*$)[^\s|]+")
+"""A tag that a broker finds in an expression such as `paid || new`. Tags with blanks or `|` cannot be written there."""

@@ -85,6 +85,11 @@ class Rows:
     message_bytes_max: int
     allow_null_body: bool
 
+    @property
+    def _has_kafka_key(self) -> bool:
+        """Whether rows have keys as in Kafka, where those with the same key go to one partition."""
+        return any(name.lower() == "key" and target == "keys" for name, target in self.columns.items())
+
     def messages(self, batch: Array, place: str) -> Iterator[Outgoing]:
         """Yield the messages of a record batch.
 
@@ -131,7 +136,8 @@ class Rows:
             keys = _decoded(keys, f"{place} has a key")
         properties = written_properties(_named(own, place), tags, keys, sharding_key, place)
         return Outgoing(
-            topic, queue_id, broker_name, sharding_key, body, flag or 0, properties, delay_level or 0,
+            topic, queue_id, broker_name, sharding_key or (keys if self._has_kafka_key else None), body, flag or 0,
+            properties, delay_level or 0,
             None if born is None else born // 1000, fingerprint(topic, body, flag or 0, properties),
         )  # fmt: skip
 

@@ -10,8 +10,7 @@ fetched once for every queue.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import attrs
@@ -25,7 +24,7 @@ SMALL_BYTES = 4 * 1024 * 1024
 TASKS_AIM = 8
 """Plans with enough work have at least this many tasks, so that a few cores are used."""
 RECORDS_MAX = 1_000_000
-"""The most records of a task, whatever their size: it has all its consume queue units in memory, 20 bytes each."""
+"""The most records of which a task has the consume queue units in memory, 20 bytes each. Larger tasks are read in parts."""
 
 
 @attrs.frozen
@@ -43,8 +42,9 @@ class QueueRange:
 
 @attrs.frozen
 class Sample:
-    """A message that represents those after it: its physical offset, and the bytes of all of them."""
+    """A message that represents those after it: where it is, and the bytes of all of them."""
 
+    queue_offset: int
     physical_offset: int
     weight: int
 
@@ -62,9 +62,6 @@ class Extent:
         return sum(sample.weight for sample in self.samples)
 
 
-Locate = Callable[[QueueRange, int], int]
-"""Returns the first queue offset of a range whose record is at or after a physical offset; the end of the range if none is."""
-
 Task = tuple[QueueRange, ...]
 
 
@@ -77,18 +74,18 @@ def task_count(records: int, size: int, split: Split) -> int:
     """Return how many tasks are needed for this many records and bytes."""
     useful = min(max(size // SMALL_BYTES, records // SMALL_RECORDS), TASKS_AIM)
     wanted = max(
-        -(-size // split.bytes_max), -(-records // (split.records_max or RECORDS_MAX)), split.partitions_min, useful, 1
+        -(-size // split.bytes_max), -(-records // (split.records_max or records or 1)), split.partitions_min, useful, 1
     )
     return min(wanted, max(records, 1))
 
 
 def plan_queues(ranges: Sequence[QueueRange], split: Split, record_bytes: int = 1024) -> list[Task]:
-    """Plan ranges that are read through a broker: each queue is cut into equal parts, and small parts share a task.
+    """Plan ranges queue by queue: each queue is cut into equal parts unless its order counts, and small parts share a task.
 
     Args:
         ranges: none empty.
         split: the bounds of a task.
-        record_bytes: the assumed size of a record, because a broker only returns how many there are.
+        record_bytes: the assumed size of a record.
     """
     total = sum(each.count for each in ranges)
     if not total:
@@ -99,7 +96,7 @@ def plan_queues(ranges: Sequence[QueueRange], split: Split, record_bytes: int = 
     share = -(-total // wanted)
     pieces: list[QueueRange] = []
     for each in ranges:
-        parts = -(-each.count // share)
+        parts = 1 if split.keeps_order else -(-each.count // share)
         cuts = [each.start + each.count * part // parts for part in range(parts + 1)]
         pieces += [QueueRange(each.queue, low, high) for low, high in pairwise(cuts)]
     return _packed(pieces, share)
@@ -137,13 +134,16 @@ def _packed(pieces: list[QueueRange], share: int) -> list[Task]:
     return tasks
 
 
-def plan_bytes(extents: Sequence[Extent], split: Split, locate: Locate) -> list[Task]:
+def plan_bytes(extents: Sequence[Extent], split: Split) -> list[Task]:
     """Plan ranges that are read from a store's files: sections of the log with equal bytes of wanted records.
+
+    Where a section begins in a queue is interpolated between samples, so a plan reads nothing and takes one pass over queues
+    and sections. A task may so begin a little before or behind its section in one of its queues, which costs a few pages of the
+    log that are read twice; every message is in one task.
 
     Args:
         extents: of one store, none empty.
         split: the bounds of a task; they are kept as far as the samples are accurate.
-        locate: finds the queue offset for a physical offset.
     """
     records = sum(extent.range.count for extent in extents)
     size = sum(extent.bytes for extent in extents)
@@ -152,17 +152,46 @@ def plan_bytes(extents: Sequence[Extent], split: Split, locate: Locate) -> list[
     wanted = task_count(records, size, split)
     if wanted == 1:
         return [tuple(extent.range for extent in extents)]
-    cuts = _cuts([sample for extent in extents for sample in extent.samples], wanted)
+    cuts = _cuts(extents, size, wanted)
     tasks: list[list[QueueRange]] = [[] for _ in range(len(cuts) + 1)]
     for extent in extents:
         each = extent.range
-        borders = [each.start, *(locate(each, cut) for cut in cuts), each.end]
-        for at, (low, high) in enumerate(pairwise(borders)):
+        for at, (low, high) in enumerate(pairwise((each.start, *_borders(extent, cuts), each.end))):
             if high > low:
                 tasks[at].append(QueueRange(each.queue, low, high))
     if split.records_max is not None:
         return [task for whole in tasks if whole for task in _limited(whole, split.records_max)]
     return [tuple(task) for task in tasks if task]
+
+
+def _borders(extent: Extent, cuts: Sequence[int]) -> Iterator[int]:
+    """Yield the queue offset that belongs to each physical offset, interpolated between samples and rounded up."""
+    samples, end = extent.samples, extent.range.end
+    if not samples:
+        yield from (end for _ in cuts)
+        return
+    last = samples[-1]
+    points = [(sample.physical_offset, sample.queue_offset) for sample in samples]
+    points.append((last.physical_offset + max(last.weight, 1), end))
+    at, reached = 0, extent.range.start
+    for cut in cuts:
+        while at < len(points) and points[at][0] < cut:
+            at += 1
+        if at == len(points):
+            reached = end
+        elif at:
+            (low, first), (high, behind) = points[at - 1], points[at]
+            reached = max(reached, min(first - (low - cut) * (behind - first) // (high - low), end))
+        yield reached
+
+
+def in_parts(task: Sequence[QueueRange], records_max: int) -> Iterator[Task]:
+    """Yield the parts in which a task is read one after the other: each queue in its order, all in the same proportion."""
+    total = sum(each.count for each in task)
+    parts = max(-(-total // records_max), 1)
+    for part in range(parts):
+        cut = ((each, each.start + each.count * part // parts, each.start + each.count * (part + 1) // parts) for each in task)
+        yield tuple(QueueRange(each.queue, low, high) for each, low, high in cut if high > low)
 
 
 def _limited(task: list[QueueRange], records_max: int) -> list[Task]:
@@ -182,15 +211,31 @@ def _limited(task: list[QueueRange], records_max: int) -> list[Task]:
     return _packed(pieces, records_max)
 
 
-def _cuts(samples: list[Sample], parts: int) -> list[int]:
-    """Return the physical offsets that divide the weight of samples into equal parts."""
-    samples.sort(key=lambda sample: sample.physical_offset)
-    sums: list[int] = []
-    total = 0
-    for sample in samples:
-        total += sample.weight
-        sums.append(total)
-    cuts = {samples[bisect_left(sums, -(-total * part // parts))].physical_offset for part in range(1, parts)}
+def _cuts(extents: Sequence[Extent], total: int, parts: int) -> list[int]:
+    """Return the physical offsets that divide the bytes of extents into equal parts.
+
+    The bytes of a sample lie between it and the next one of its queue, evenly as far as anybody knows. They are put there in
+    points of an eighth of a part, those of different queues beside each other, so that parts are about equal however many
+    samples there are.
+    """
+    largest = max(total // parts // 8, 1)
+    points: list[tuple[int, int]] = []
+    for shift, extent in enumerate(extents):
+        ends = [*(sample.physical_offset for sample in extent.samples[1:]), 0]
+        for sample, end in zip(extent.samples, ends, strict=True):
+            count = -(-sample.weight // largest)
+            span = (end or sample.physical_offset + sample.weight) - sample.physical_offset
+            for at in range(count):
+                weight = sample.weight * (at + 1) // count - sample.weight * at // count
+                points.append((sample.physical_offset + span * (at * len(extents) + shift) // (count * len(extents)), weight))
+    points.sort()
+    cuts: set[int] = set()
+    part, before = 1, 0
+    for position, weight in points:
+        while part < parts and before * parts >= total * part:
+            cuts.add(position)
+            part += 1
+        before += weight
     return sorted(cuts)
 
 

@@ -17,7 +17,7 @@ from .batches import Batches, Expected, Fault, Records, check_crcs, cut_rows, re
 from .errors import CorruptStore, DataLoss
 from .log_files import SegmentFile
 from .options import Content
-from .ranges import QueueRange
+from .ranges import RECORDS_MAX, QueueRange, in_parts
 from .store_files import QueueFiles, Store
 
 Array = Any
@@ -118,6 +118,11 @@ def read_segments(store: Store, task: Sequence[QueueRange], reader: Reader) -> I
         CorruptStore: a record is damaged, in the mode FAILFAST.
     """
     store.prepare((each.queue.topic, each.queue.queue_id) for each in task)
+    for part in in_parts(task, RECORDS_MAX):
+        yield from _read_part(store, part, reader)
+
+
+def _read_part(store: Store, task: Sequence[QueueRange], reader: Reader) -> Iterator[Array]:
     units = _units_of(store, task, reader)
     queues = [each.queue for each in task]
     low = 0

@@ -117,10 +117,12 @@ def settings_of(master: str, name: str, conf: Mapping[str, str], *, short: bool,
         "spark.app.name": name,
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"{SHORT_JAVA if short else LONG_JAVA} -Dlog4j2.configurationFile=file:{log4j}",
-        "spark.executor.extraJavaOptions": SHORT_JAVA if short else LONG_JAVA,
         **_SETTINGS,
     }
-    if _on_this_machine(master):
+    if not _on_this_machine(master):  # executors have time and memory of their own, and checkpoints may be in an object store
+        settings["spark.executor.extraJavaOptions"] = LONG_JAVA
+        del settings["spark.sql.streaming.checkpointFileManagerClass"]
+    else:
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
     return {**settings, **conf}

@@ -30,7 +30,7 @@ from ..offsets import Offsets, from_json, to_json
 from ..options import ReadOptions, Stores, read_options
 from ..ranges import QueueRange, Task, ranges_between
 from ..reading import TaskReader, open_catalog
-from .places import Report, Source, locked, no_report
+from .places import TASKS_PER_CORE, Source, locked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MANIFESTS = "_ledgermq"
 """The directory of manifests. Spark and others ignore names that begin with an underscore."""
 ROUND_BYTES = 4 * 1024 * 1024 * 1024
-"""The most bytes of one round, and so the most that is repeated after an interruption."""
+"""The most bytes of one round, and so the most that is repeated after an interruption; on a large cluster a round has more."""
 GROUP_ROWS, GROUP_BYTES = 64 * 1024, 32 * 1024 * 1024
 """The limits of a row group, after which it is written. Each open file has one in memory."""
 WRITERS_MAX = 16
@@ -68,9 +68,7 @@ class FileWritten:
     bytes: int
 
 
-def archive(
-    spark: SparkSession, source: Source, to: str, *, watch: bool = False, compression: str = "zstd", report: Report = no_report
-) -> Archived:
+def archive(spark: SparkSession, source: Source, to: str, *, watch: bool = False, compression: str = "zstd") -> Archived:
     """Write the new messages of topics to Parquet files.
 
     Args:
@@ -79,7 +77,6 @@ def archive(
         to: a directory that driver and workers reach, as a path or as a URI that PyArrow supports.
         watch: continue with new messages until interrupted.
         compression: zstd, snappy or none.
-        report: called with the number of finished tasks and of all tasks.
 
     Raises:
         BadOption, UnknownTopic, Unavailable, DataLoss: as a read does. Finished rounds remain; the next run continues.
@@ -97,8 +94,9 @@ def archive(
             _check_pending(pending[3], options)
             place.remove_unfinished()
         reported: Losses = {}
+        round_bytes = max(ROUND_BYTES, TASKS_PER_CORE * spark.sparkContext.defaultParallelism * options.split.bytes_max)
         while True:
-            planned = pending or _plan(catalog, options, place, reported)
+            planned = pending or _plan(catalog, options, place, reported, round_bytes)
             pending = None
             if planned is None:
                 if not watch:
@@ -107,7 +105,7 @@ def archive(
                 continue
             number, start, end, tasks = planned
             place.write_pending(number, start, end, tasks)
-            files = _run(spark, options, tasks, to, compression, report)
+            files = _run(spark, options, tasks, to, compression)
             place.write_manifest(number, start, end, files)
             total = Archived(
                 total.rounds + 1,
@@ -137,7 +135,7 @@ def _check_pending(tasks: Sequence[Task], options: ReadOptions) -> None:
                 )
 
 
-def _plan(catalog: Catalog, options: ReadOptions, place: Destination, reported: Losses) -> Round | None:
+def _plan(catalog: Catalog, options: ReadOptions, place: Destination, reported: Losses, round_bytes: int) -> Round | None:
     """Plan the next round from the end of the last one; None if there are no new messages.
 
     What is lost and not yet in `reported` is reported and added to it.
@@ -164,24 +162,17 @@ def _plan(catalog: Catalog, options: ReadOptions, place: Destination, reported: 
     if not ranges:
         return None
     size = catalog.range_bytes(ranges)
-    if size > ROUND_BYTES:
-        share = ROUND_BYTES / size
+    if size > round_bytes:
+        share = round_bytes / size
         ranges = [QueueRange(each.queue, each.start, each.start + max(1, int(each.count * share))) for each in ranges]
     reached = {**done, **{each.queue: each.end for each in ranges}}
     return number + 1, {each.queue: each.start for each in ranges}, reached, catalog.plan(ranges, options)
 
 
-def _run(
-    spark: SparkSession, options: ReadOptions, tasks: Sequence[Task], to: str, compression: str, report: Report
-) -> list[FileWritten]:
+def _run(spark: SparkSession, options: ReadOptions, tasks: Sequence[Task], to: str, compression: str) -> list[FileWritten]:
     work = TaskArchiver(options, to, compression)
-    context = spark.sparkContext
-    found: list[FileWritten] = []
-    results = context.parallelize(list(tasks), len(tasks)).map(work)
-    for at, written in enumerate(results.toLocalIterator(prefetchPartitions=True)):
-        found += written
-        report(at + 1, len(tasks))
-    return found
+    results = spark.sparkContext.parallelize(list(tasks), len(tasks)).map(work).collect()
+    return [file for written in results for file in written]
 
 
 @attrs.frozen

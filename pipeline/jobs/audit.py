@@ -23,7 +23,7 @@ from ..errors import BadOption
 from ..log_files import SegmentFile
 from ..store_files import Store, open_stores
 from .ledgers import entry_at, examine_ledgers
-from .places import Report, no_report
+from .places import TASKS_PER_CORE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,13 +80,12 @@ class _Stretch:
     size: int
 
 
-def audit(spark: SparkSession, replicas: Sequence[str], *, report: Report = no_report) -> Audit:
+def audit(spark: SparkSession, replicas: Sequence[str]) -> Audit:
     """Compare stores with each other, and each with its own checksums.
 
     Args:
         spark: a session; its workers must reach all stores by these paths.
         replicas: store directories; a single one is only verified.
-        report: called with the number of finished sections and of all sections.
 
     Raises:
         BadOption: a path is not a store. Nothing was compared.
@@ -103,10 +102,9 @@ def audit(spark: SparkSession, replicas: Sequence[str], *, report: Report = no_r
     sums: dict[tuple[int, int], dict[str, int]] = {}
     context = spark.sparkContext
     if stretches:
-        found = context.parallelize(stretches, min(len(stretches), 200)).map(_sum).toLocalIterator(prefetchPartitions=True)
-        for at, (replica, physical_offset, size, value) in enumerate(found):
+        tasks = min(len(stretches), TASKS_PER_CORE * context.defaultParallelism)
+        for replica, physical_offset, size, value in context.parallelize(stretches, tasks).map(_sum).collect():
             sums.setdefault((physical_offset, size), {})[replica] = value
-            report(at + 1, len(stretches))
     differences = _differences(stores, sums)
     checked = context.parallelize(list(replicas), len(replicas)).map(_verify).collect()
     return Audit(begin, end, tuple(differences), dict(checked), ends)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ...message.properties import SHARDING_KEY
 from ..errors import BadOption
 from ..intervals import microseconds
 from .places import FORMAT, TASKS, Source, sole_user
@@ -27,6 +28,7 @@ def replay(
     topic: str | None = None,
     keep_queues: bool = True,
     where: str | None = None,
+    tasks: int = TASKS,
 ) -> int:
     """Send archived messages again, in the order of each queue. Born time, tags, keys and properties are kept.
 
@@ -37,6 +39,7 @@ def replay(
         topic: the destination; if None, each message goes to the topic that it came from.
         keep_queues: send each message to the queue of the same number; otherwise each source queue goes to some queue.
         where: a condition in SQL on the columns of the archive, and `dt`.
+        tasks: how many tasks send; the same as before if a replay that was interrupted is started again.
 
     Returns: the number of messages.
 
@@ -52,7 +55,7 @@ def replay(
     origin = functions.concat_ws("/", *_PLACE)
     others = functions.map_filter("properties", lambda name, _: name != REPLAYED)  # which a replayed message has already
     shaped = (
-        rows.repartition(TASKS, *_PLACE[:3])
+        rows.repartition(tasks, *_PLACE[:3])
         .sortWithinPartitions(*_PLACE)
         .withColumn("properties", functions.map_concat(others, functions.create_map(functions.lit(REPLAYED), origin)))
     )
@@ -110,6 +113,8 @@ def stream(
 ) -> StreamingQuery:
     """Start a query that reads topics, applies SQL, and writes to topics or to any sink of Spark.
 
+    Without SQL the messages of a queue, or with the same sharding key, go to one queue of the target in their order.
+
     Args:
         spark: a session.
         source: options of a streaming read.
@@ -125,6 +130,8 @@ def stream(
         BadOption: the trigger is no interval or the query is to end by itself, or the watermark is not a column and a delay.
         PySparkException: the SQL is wrong, or source or sink refuse their options.
     """
+    from pyspark.sql import functions  # noqa: PLC0415
+
     pause = None if trigger is None else microseconds("trigger", trigger, least=0)
     if pause is not None and available_now:
         raise BadOption("trigger", trigger, "a query that ends when all has been read takes no interval")
@@ -141,8 +148,10 @@ def stream(
         rows.createOrReplaceTempView(INPUT)
         result = spark.sql(sql)
     elif target_format == FORMAT:
-        # The target may have fewer queues than the source, so messages may go to any queue.
-        result = rows.drop("queueId", "brokerName", *(["topic"] if "topic" in target else []))
+        # The target may have other queues than the source, so all messages of a queue go to one, whichever it is.
+        own = functions.concat_ws("/", *_PLACE[:3])
+        result = rows.withColumn("shardingKey", functions.coalesce(functions.col("properties")[SHARDING_KEY], own))
+        result = result.drop("queueId", "brokerName", *(["topic"] if "topic" in target else []))
     writer = result.writeStream.format(target_format).options(**target).option("checkpointLocation", checkpoint)
     if available_now:
         writer = writer.trigger(availableNow=True)

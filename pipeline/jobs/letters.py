@@ -49,7 +49,7 @@ def summary(letters: DataFrame) -> DataFrame:
     )
 
 
-def redrive(letters: DataFrame, target: Mapping[str, str]) -> int:
+def redrive(letters: DataFrame, target: Mapping[str, str], *, tasks: int = TASKS) -> int:
     """Send dead letters to the topics that they came from, and return their number.
 
     Letters without an origin are not sent. With `checkpointLocation` in `target`, an interrupted redrive that is started again
@@ -62,7 +62,7 @@ def redrive(letters: DataFrame, target: Mapping[str, str]) -> int:
 
     found = letters.where("originTopic is not null")
     queue = ("topic", "brokerName", "queueId")
-    sent = found.repartition(TASKS, *queue).sortWithinPartitions(*queue, "queueOffset").select(
+    sent = found.repartition(tasks, *queue).sortWithinPartitions(*queue, "queueOffset").select(
         functions.col("originTopic").alias("topic"), "body", "tags", "keys", "flag", "bornTimestamp",
         functions.map_filter("properties", lambda name, _: ~name.isin(*_OF_DELIVERY)).alias("properties"),
     )  # fmt: skip

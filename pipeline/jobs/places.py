@@ -1,9 +1,9 @@
-"""The common part of all jobs: the options of their source, progress reports, reading a table, and locks of directories."""
+"""The common part of all jobs: the options of their source, the number of tasks, reading a table, and locks of directories."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,17 +18,14 @@ FORMAT = "ledgermq"
 LOCKS = "ledgermq-sink"
 """The directory of the lock inside a checkpoint, where the sink's notes are too."""
 TASKS = 16
-"""How many tasks send messages again. Queues are always divided alike, because what an interrupted task has sent is recognised
-by the number of the task, and there may be more queues or messages when the job is run again."""
+"""How many tasks send messages again, unless another number is given. It must be the same when an interrupted job is run again,
+because what a task has sent is recognised by the number of the task, whatever queues or messages there are by then."""
+
+TASKS_PER_CORE = 4
+"""The least tasks for each core where there is enough work, so that cores do not wait for each other in the end."""
 
 Source = Mapping[str, str]
 """Options of the data source, such as `nameServer` or `storePath` and `subscribe`."""
-Report = Callable[[int, int], None]
-"""A function that is called while a job runs, with the amounts of finished and of all work."""
-
-
-def no_report(_done: int, _of: int) -> None:
-    """Ignore progress."""
 
 
 def read(spark: SparkSession, source: Source, *columns: str) -> DataFrame:

@@ -88,9 +88,10 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Read]
         ([EqualTo(("queueOffset",), 7)], 6),
         ([GreaterThan(("queueOffset",), 89), LessThan(("queueOffset",), 95)], 30),
         ([GreaterThanOrEqual(("queueOffset",), 90), LessThanOrEqual(("queueOffset",), 94)], 30),
-        ([EqualTo(("storeTimestamp",), BEGIN + timedelta(milliseconds=5))], 2),
-        ([GreaterThanOrEqual(("storeTimestamp",), BEGIN + timedelta(milliseconds=290))], 20),
-        ([LessThan(("storeTimestamp",), BEGIN + timedelta(milliseconds=10))], 22),
+        ([GreaterThanOrEqual(("storeTimestamp",), BEGIN + timedelta(milliseconds=290))], 600),
+        ([EqualTo(("tags",), "paid new")], 600),
+        ([In(("tags",), ("paid", "paid||new"))], 600),
+        ([EqualTo(("tags",), "*")], 600),
         ([EqualTo(("tags",), "paid")], 300),
         ([EqualTo(("tags",), "paid"), EqualTo(("topic",), "T"), LessThan(("queueOffset",), 10)], 15),
         ([IsNotNull(("tags",)), Not(EqualTo(("topic",), "T")), StringStartsWith(("topic",), "U")], 600),
@@ -99,7 +100,10 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Read]
     ],
 )
 def test_only_records_that_may_match_are_looked_at(read: Callable[..., Read], filters: list[Filter], count: int) -> None:
-    """Conditions on topic, broker, queue, offset, store time and tag spare records; others change nothing."""
+    """Conditions on topic, broker, queue, offset and tag spare records; others change nothing.
+
+    Nor do conditions on times, because a clock may have gone back, and on tags that no subscription can name.
+    """
     found = read(*filters)
 
     assert found.looked_at == len(found.rows) == count
@@ -131,15 +135,12 @@ _HOLDS: dict[str, Callable[[Any, Any], bool]] = {
 
 @given(st.lists(conditions, max_size=4))
 def test_no_message_that_matches_is_left_out(given_conditions: list[Condition]) -> None:
-    """Whatever conditions there are together; the message at offset n is stored at millisecond n."""
+    """Whatever conditions there are together."""
     ranges = [QueueRange(MessageQueue("T", "a", queue_id), 0, 12) for queue_id in range(3)]
-
-    def offset_at(each: QueueRange, timestamp_ms: int) -> int:
-        return min(max(timestamp_ms - 1_700_000_000_000, each.start), each.end)
 
     kept = {
         (each.queue.queue_id, offset)
-        for each in Pruning.of(given_conditions).apply(ranges, offset_at)
+        for each in Pruning.of(given_conditions).apply(ranges)
         for offset in range(each.start, each.end)
     }
 

@@ -103,6 +103,24 @@ def test_a_stream_may_begin_at_either_end() -> None:
     assert read_options({**STORE, "startingOffsets": "Earliest"}, streaming=True).starting.everywhere == -2
 
 
+@pytest.mark.parametrize(
+    ("place", "streaming", "more", "keeps_order"),
+    [
+        ({"nameServer": "a:1"}, False, {}, True),
+        ({"nameServer": "a:1"}, True, {}, True),
+        ({"storePath": "/s"}, True, {}, True),
+        ({"storePath": "/s"}, False, {}, False),
+        ({"nameServer": "a:1"}, True, {"minPartitions": "8"}, False),
+        ({"storePath": "/s"}, True, {"maxBytesPerPartition": "1000"}, False),
+    ],
+)
+def test_a_queue_is_divided_only_if_asked(
+    place: dict[str, str], streaming: bool, more: dict[str, str], keeps_order: bool
+) -> None:
+    """Or if a batch reads files, which is for scans."""
+    assert read_options({**place, "subscribe": "T", **more}, streaming=streaming).split.keeps_order == keeps_order
+
+
 def test_times_are_milliseconds_or_iso() -> None:
     """Without a time zone they are UTC."""
     for text in ("1700000000000", "2023-11-14T22:13:20", "2023-11-14T23:13:20+01:00"):

@@ -76,6 +76,7 @@ def test_headers_of_kafka_rows_become_properties() -> None:
     (message,) = rows.messages(batch(b"7"), "here")
 
     assert message.properties == "KEYS\x01k\x02trace\x017\x02"
+    assert message.sharding_key == "k", "rows with one key go to one queue, as they do in Kafka"
     with pytest.raises(NotWritten, match="a header 'trace' that is not UTF-8"):
         list(rows.messages(batch(b"\xff"), "here"))
     with pytest.raises(NotWritten, match="row 0 of a batch of here has a key that is not UTF-8"):

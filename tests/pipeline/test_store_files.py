@@ -6,7 +6,10 @@ import json
 import threading
 from pathlib import Path
 
+import pytest
+
 from ledgermq import Message, blocking
+from ledgermq.pipeline import store_files
 from ledgermq.pipeline.catalog import batch_ranges
 from ledgermq.pipeline.columns import chosen
 from ledgermq.pipeline.options import read_options
@@ -16,7 +19,7 @@ from ledgermq.testing.embedded import start_embedded
 
 from .brokers import create_topic
 from .brokers import send as send_numbered
-from .stores import StoreFiles, interleaved
+from .stores import Stored, StoreFiles, interleaved
 
 SCANS = 12
 
@@ -74,6 +77,22 @@ def test_the_end_of_a_queue_is_found_again_after_it_grew_or_was_cut(tmp_path: Pa
     ends.append(store.bounds([("T", 0)])["T", 0])
 
     assert ends == [(0, 5), (0, 6), (0, 36), (0, 39), (0, 30)]
+
+
+def test_a_large_queue_has_as_many_samples_as_tasks_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is divided into more tasks than it had samples before."""
+    monkeypatch.setattr(store_files, "UNITS_AT_ONCE", 0)
+    monkeypatch.setattr(store_files, "PARTITION_BYTES", 1000)
+    files = StoreFiles(tmp_path / "store")
+    files.append(Stored("T", 0) for _ in range(4000))
+    options = read_options({"storePath": str(files.root), "subscribe": "T", "maxBytesPerPartition": "1000"}, streaming=False)
+    catalog = open_catalog(options)
+
+    tasks = catalog.plan(batch_ranges(catalog, options), options)
+
+    assert len(tasks) > 256
+    assert sum(each.count for task in tasks for each in task) == 4000
+    assert max(each.count for task in tasks for each in task) <= 2 * 4000 // len(tasks)
 
 
 def test_a_queue_that_does_not_exist_is_empty(tmp_path: Path) -> None:

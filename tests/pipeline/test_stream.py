@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
+from ledgermq import Message, blocking
 from ledgermq.message.message import MessageQueue
 from ledgermq.pipeline import stream
 from ledgermq.pipeline.broker_client import BrokerCatalog
@@ -250,6 +252,19 @@ def test_a_topic_that_is_deleted_under_a_stream_is_an_error_or_dropped(files: St
     seen = run(storePath=str(files.root), failOnDataLoss="false")
 
     assert sorted(rows(seen)) == expected([31, 31, 31], [30, 30, 30])
+
+
+def test_large_messages_fill_a_batch_through_a_broker_too(broker: Embedded, run: Engine) -> None:
+    """Their size is learnt from a few of them; a broker only says how many there are."""
+    create_topic(broker.namesrv, "large", 1)
+    with blocking.open_producer(broker.namesrv, group="tests") as producer:
+        for _ in range(20):
+            producer.send(Message("large", random.Random(1).randbytes(200_000)))
+    run.subscription = {"subscribe": "large"}
+
+    seen = run(nameServer=broker.namesrv, maxBytesPerTrigger="1000000")
+
+    assert [len(batch) for _, batch in seen] == [0, 4, 4, 4, 4, 4]
 
 
 def test_a_query_begins_again_without_a_topic_that_was_deleted(files: StoreFiles, run: Engine) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,14 @@ class Tasks:
     def map(self, work: Callable[[Any], Any]) -> Tasks:
         return Tasks(self.given, work)
 
-    def toLocalIterator(self, *, prefetchPartitions: bool) -> Iterator[Any]:  # noqa: N802, N803 - the names are Spark's
-        return (self.work(task) for task in self.given)
+    def collect(self) -> list[Any]:
+        return [self.work(task) for task in self.given]
 
 
 class Session:
     """Stands for a session of Spark."""
+
+    defaultParallelism = 2  # noqa: N815 - the name is Spark's
 
     @property
     def sparkContext(self) -> Session:  # noqa: N802
