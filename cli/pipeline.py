@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -114,7 +115,6 @@ def engine(name: str, master: str | None, conf: Iterable[str], progress: bool | 
         check_installed()
     except NoSpark as error:
         raise _failure(str(error), ENGINE_FAILED) from error
-    from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     if watched:
@@ -126,32 +126,42 @@ def engine(name: str, master: str | None, conf: Iterable[str], progress: bool | 
             spark = session(master, name=f"ledgermq {name}", conf=settings, log_path=log.path)
         except PipelineError as error:
             raise _failure(str(error), ENGINE_FAILED) from error
-        except PySparkException as error:
-            raise _failure(f"Spark did not start: {plain(error)}. {log.keep()}", ENGINE_FAILED) from error
         except KeyboardInterrupt:
             raise _Interrupted("interrupted before Spark had started. Nothing was read or written") from None
+        except Exception as error:
+            logging.getLogger(__name__).exception("Spark did not start")
+            raise _failure(f"Spark did not start: {plain(error)}. {log.keep()}", ENGINE_FAILED) from error
         try:
             with _shown(spark, name) if watched else _unseen():
                 yield spark
         except KeyboardInterrupt:
             raise _Interrupted(f"{name} was interrupted") from None
-        except (BadOption, BadSchema, UnknownTopic) as error:
-            raise click.UsageError(str(error)) from error
-        except DataLoss as error:
-            raise _failure(str(error), DATA_LOSS) from error
-        except PipelineError as error:
-            raise _failure(str(error), ENGINE_FAILED) from error
-        except PySparkException as error:
-            own = own_error(error)
-            if own is None:
-                raise _failure(f"{plain(error)}. {log.keep()}", ENGINE_FAILED) from error
-            kind, text = own
-            wrong_usage = kind in (BadOption.__name__, BadSchema.__name__, UnknownTopic.__name__)
-            status = DATA_LOSS if kind == DataLoss.__name__ else WRONG_USAGE if wrong_usage else ENGINE_FAILED
-            raise _failure(text, status) from error
+        except click.ClickException:
+            raise
+        except Exception as error:
+            raise _explained(error, name, log) from error
         finally:
             if running is None:
-                spark.stop()
+                _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    """End a session; if its JVM has died, there is nothing left to end, and the command fails for that reason already."""
+    try:
+        spark.stop()
+    except Exception:  # whatever Py4J raises about a lost connection
+        logging.getLogger(__name__).exception("the session could not be stopped")
+
+
+def _explained(error: Exception, name: str, log: SparkLog) -> click.ClickException:
+    """Return what a command says about a failure, with its exit status. What nobody expected is described in the log."""
+    kind, text = (type(error).__name__, str(error)) if isinstance(error, PipelineError) else own_error(error) or ("", "")
+    if not kind:
+        logging.getLogger(__name__).error("%s failed", name, exc_info=error)
+        return _failure(f"{name} failed: {plain(error)}. {log.keep()}", ENGINE_FAILED)
+    if kind in (BadOption.__name__, BadSchema.__name__, UnknownTopic.__name__):
+        return click.UsageError(text) if isinstance(error, PipelineError) else _failure(text, WRONG_USAGE)
+    return _failure(text, DATA_LOSS if kind == DataLoss.__name__ else ENGINE_FAILED)
 
 
 class _DataLost(click.ClickException):
@@ -175,9 +185,12 @@ def _failure(text: str, status: int) -> click.ClickException:
 
 
 def plain(error: Exception) -> str:
-    """Return the first line of a failure of Spark."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    """Return the line of a failure of Spark or Python that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):  # how Py4J begins; Java follows
+        lines = [lines[1].removeprefix(": ")]
+    text = lines[0].rstrip(".") if lines else type(error).__name__
+    return f"{type(error).__name__}: {text}" if isinstance(error, LookupError) else text  # whose text is a bare key
 
 
 def own_error(error: Exception) -> tuple[str, str] | None:

@@ -28,6 +28,7 @@ from .offsets import from_json, to_json
 from .options import WriteOptions
 from .outgoing import Rows
 from .sender import Began, Sender
+from .storage import open_files
 
 NOTES = "ledgermq-sink"
 """The directory of notes inside a checkpoint."""
@@ -166,18 +167,7 @@ class Notes:
                 None,
                 "it must be given to the writer itself for exactly-once writing; or set 'deliveryGuarantee' to 'at-least-once'",
             )
-        from pyarrow import ArrowException, fs  # noqa: PLC0415 - only the driver needs it
-
-        try:
-            if "://" in options.checkpoint or options.checkpoint.startswith("file:"):
-                files, path = fs.FileSystem.from_uri(options.checkpoint)
-            else:
-                files, path = fs.LocalFileSystem(), os.path.abspath(options.checkpoint)
-        except (ArrowException, OSError, ValueError) as error:
-            raise BadOption(
-                "checkpointLocation", options.checkpoint, f"it cannot be reached for exactly-once writing: {error}"
-            ) from error
-        return cls(files, path)
+        return cls(*open_files("checkpointLocation", options.checkpoint))
 
     def batch(self) -> int:
         """Return the number of the batch that is being written: the last one in Spark's log of offsets.

@@ -8,7 +8,6 @@ ranges, so a repeated file replaces the first one. Each finished round has a man
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Generator, Iterator, Sequence
@@ -30,6 +29,7 @@ from ..offsets import Offsets, from_json, to_json
 from ..options import ReadOptions, Stores, read_options
 from ..ranges import QueueRange, Task, ranges_between
 from ..reading import TaskReader, open_catalog
+from ..storage import open_files
 from .places import TASKS_PER_CORE, Source, locked
 
 if TYPE_CHECKING:
@@ -324,16 +324,7 @@ class Destination:
         Raises:
             BadOption: PyArrow has no file system for it.
         """
-        from pyarrow import fs  # noqa: PLC0415
-
-        try:
-            if "://" in to or to.startswith("file:"):
-                files, root = fs.FileSystem.from_uri(to)
-            else:
-                files, root = fs.LocalFileSystem(), os.path.abspath(to)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise BadOption("to", to, f"it cannot be reached: {error}") from error
-        return cls(files, root.rstrip("/"))
+        return cls(*open_files("to", to))
 
     def open_output(self, path: str) -> Any:
         self.files.create_dir(f"{self.root}/{path.rpartition('/')[0]}", recursive=True)

@@ -19,6 +19,7 @@ from ..errors import BadOption, CorruptFile
 from ..offsets import Offsets, assignment, from_json, to_json
 from ..options import read_options
 from ..reading import open_catalog
+from ..storage import local_path
 from .places import Source, read
 
 if TYPE_CHECKING:
@@ -154,8 +155,8 @@ def check_replaceable(to: str) -> None:
     Raises:
         BadOption: names what would be deleted.
     """
-    path = to.removeprefix("file://")
-    if "://" in path or not os.path.lexists(path):
+    path = local_path(to)
+    if path is None or not os.path.lexists(path):
         return
     others = (
         sorted(name for name in os.listdir(path) if not _COMPACTED.fullmatch(name))

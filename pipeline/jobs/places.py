@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...world.disk import RealDisk
 from ..errors import BadOption
+from ..storage import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,8 +48,8 @@ def sole_user(checkpoint: str | None) -> Generator[None]:
     Raises:
         BadOption: another run uses the checkpoint.
     """
-    path = (checkpoint or "").removeprefix("file://")
-    if not path or "://" in path:
+    path = local_path(checkpoint or "")
+    if not path:
         yield
         return
     with locked(os.path.join(path, LOCKS), "checkpoint", path, "another run uses this checkpoint; nothing was read or written"):
