@@ -406,7 +406,10 @@ class BrokerCatalog:
         sizes: list[tuple[int, int]] = []
         for each in chosen:
             count = min(SAMPLED_MESSAGES, each.count)
-            found = [self._size_of(each.queue, each.start + each.count * at // count) for at in range(count)]
+            try:
+                found = [self._size_of(each.queue, each.start + each.count * at // count) for at in range(count)]
+            except LinkLost:  # the read itself will wait for the broker
+                break
             known = [size for size in found if size]
             if known:
                 sizes.append((each.count, each.count * sum(known) // len(known)))
@@ -414,15 +417,16 @@ class BrokerCatalog:
         return max(sum(size for _, size in sizes) // counted, 1) if counted else RECORD_BYTES
 
     def _size_of(self, queue: MessageQueue, offset: int) -> int:
-        """Return the size of one record; 0 if it cannot be had at once."""
+        """Return the size of one record; 0 if its broker does not have it now.
+
+        Raises:
+            LinkLost: the broker does not answer.
+        """
         address = self.client.member(queue)
         if address is None:
             return 0
-        try:
-            command = pull_request(self.pulling, queue, offset, 1, bytes_max=1)
-            answer = self.client.link(address).call(command, self.client.servers.call_seconds)
-        except LinkLost:
-            return 0
+        command = pull_request(self.pulling, queue, offset, 1, bytes_max=1)
+        answer = self.client.link(address).call(command, self.client.servers.call_seconds)
         span = span_of(answer.body, 0, len(answer.body)) if answer.code == ResponseCode.SUCCESS else None
         return 0 if span is None else span.size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.message.message import MessageQueue
 from ledgermq.pipeline.batches import Batches
-from ledgermq.pipeline.broker_client import BrokerClient
+from ledgermq.pipeline.broker_client import BrokerCatalog, BrokerClient
 from ledgermq.pipeline.broker_reader import BrokerReader
 from ledgermq.pipeline.catalog import batch_ranges
 from ledgermq.pipeline.columns import COLUMNS, chosen
@@ -131,6 +131,22 @@ def test_a_topic_deleted_between_plan_and_read_is_an_error_or_a_warning(store: t
         list(TaskReader(strict, chosen(strict.content)).read(tuple(ranges)))
     lenient = attrs.evolve(strict, fail_on_data_loss=False)
     assert list(TaskReader(lenient, chosen(lenient.content)).read(tuple(ranges))) == []
+
+
+def test_a_broker_that_does_not_answer_is_asked_for_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan does not wait for it a hundred times; the read itself waits."""
+    asked: list[Address] = []
+
+    def link(_: BrokerClient, address: Address) -> NoReturn:
+        asked.append(address)
+        raise LinkLost(address, "no answer in time")
+
+    monkeypatch.setattr(BrokerClient, "member", lambda *_: Address("gone", 1))  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(BrokerClient, "link", link)
+
+    size = BrokerCatalog(BrokerClient(read_servers("gone:1"))).range_bytes([QueueRange(QUEUE, 0, 9)] * 5)
+
+    assert (size, len(asked)) == (5 * 9 * 1024, 1)
 
 
 def test_a_slave_is_read_while_its_master_is_away() -> None:

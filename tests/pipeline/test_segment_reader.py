@@ -227,6 +227,16 @@ def test_equal_hashes_do_not_make_equal_tags(tmp_path: Path) -> None:
     assert [row["tags"] for row in rows] == ["Aa", "Aa", "C"]
 
 
+def test_a_property_that_is_empty_is_none(tmp_path: Path) -> None:
+    """As for RocketMQ's own clients; whoever writes rows as they were read writes the same message."""
+    files = StoreFiles(tmp_path)
+    files.append([Stored("T"), Stored("T", raw_properties=b"TAGS\x01\x02KEYS\x01\x02other\x01\x02")])
+
+    found, _ = rows_of(tmp_path, whole(tmp_path))
+
+    assert [(row["tags"], row["keys"], row["properties"]) for row in found] == [(None, None, [])] * 2
+
+
 def test_only_topics_and_queues_that_may_be_read_are_there(files: StoreFiles) -> None:
     """The broker's table of topics decides: what it does not name was deleted."""
     numbers = '"readQueueNums":2,"writeQueueNums":2'
