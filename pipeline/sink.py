@@ -234,6 +234,12 @@ class Notes:
         if found is not None:
             self._write(_JOB_FILE, {**found, "ended": True})
 
+    def reopen_job(self) -> None:
+        """Let the same job run again with this checkpoint, because its input only grows: it sends what is new."""
+        found = self._read(_JOB_FILE)
+        if found is not None:
+            self._write(_JOB_FILE, {**found, "ended": False})
+
     def forget_before(self, batch: int) -> None:
         """Delete the notes of batches that Spark will not write again."""
         for number in self._numbers(NOTES):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...message.properties import SHARDING_KEY
 from ..errors import BadOption
 from ..intervals import microseconds
-from .places import FORMAT, TASKS, Source, sole_user
+from .places import FORMAT, TASKS, Source, send_again
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +63,7 @@ def replay(
         shaped = shaped.withColumn("shardingKey", functions.concat_ws("/", *_PLACE[:3])).drop("queueId")
     options = {**target, **({"topic": topic} if topic is not None else {})}
     columns = [name for name in (*_KEPT, "shardingKey") if name in shaped.columns]
-    with sole_user(target.get("checkpointLocation")):
+    with send_again(target):
         shaped.select(*columns).write.format(FORMAT).mode("append").options(**options).save()
     return rows.count()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...message.message import DLQ_PREFIX, RETRY_PREFIX
 from ...message.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC
-from .places import FORMAT, TASKS, Source, read, sole_user
+from .places import FORMAT, TASKS, Source, read, send_again
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -66,7 +66,7 @@ def redrive(letters: DataFrame, target: Mapping[str, str], *, tasks: int = TASKS
         functions.col("originTopic").alias("topic"), "body", "tags", "keys", "flag", "bornTimestamp",
         functions.map_filter("properties", lambda name, _: ~name.isin(*_OF_DELIVERY)).alias("properties"),
     )  # fmt: skip
-    with sole_user(target.get("checkpointLocation")):
+    with send_again(target):
         sent.write.format(FORMAT).mode("append").options(**target).save()
     return found.count()
 

@@ -57,6 +57,23 @@ def sole_user(checkpoint: str | None) -> Generator[None]:
 
 
 @contextmanager
+def send_again(target: Mapping[str, str]) -> Generator[None]:
+    """Exclude other runs with the checkpoint of a target, and let a job that has ended with it send what is new since then.
+
+    Raises:
+        BadOption: another run uses the checkpoint.
+    """
+    from ..options import write_options  # noqa: PLC0415
+    from ..sink import Notes  # noqa: PLC0415 - it imports Spark
+
+    checkpoint = target.get("checkpointLocation")
+    with sole_user(checkpoint):
+        if checkpoint is not None:
+            Notes.of(write_options(target)).reopen_job()
+        yield
+
+
+@contextmanager
 def locked(directory: str, option: str, value: str, refusal: str) -> Generator[None]:
     """Hold the lock of a directory, which is created if it does not exist.
 
