@@ -182,7 +182,7 @@ def _settings(virtual: VirtualNetwork, name: str) -> dict[str, object]:
 
 
 async def _fill(stage: Stage, admin: Admin) -> None:
-    async with open_producer(stage.namesrv, world=stage.world) as producer:
+    async with open_producer(stage.namesrv, world=stage.world, idempotent=False) as producer:
         for _ in range(100):
             await producer.send(Message(TOPIC, b"x"), queue=MessageQueue(TOPIC, LOST, 0))
     following = [stage.members[name] for name in (LOST, SLAVE) if name in stage.members]
@@ -198,7 +198,7 @@ async def _measure(found: argparse.Namespace, folder: Path) -> Timeline:
     """Inject the fault after `--before` seconds, end it after `--down` more, and observe for `--after` more."""
     async with (
         _stage(found.shape, folder) as stage,
-        open_producer(stage.namesrv, world=stage.world) as producer,
+        open_producer(stage.namesrv, world=stage.world, idempotent=False) as producer,
         open_pull_consumer(stage.namesrv, "reader", world=stage.world) as reader,
         open_consumer(stage.namesrv, "receiver", TOPIC, world=stage.world) as receiver,
         trio.open_nursery() as nursery,
