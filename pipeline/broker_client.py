@@ -392,16 +392,14 @@ class BrokerCatalog:
         return self.client.retry(queue, ask)
 
     def plan(self, ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:
-        return plan_queues(ranges, options.split, self._record_bytes(ranges))
+        # Sizes are not looked up: a batch that is planned again, when messages have expired, must be divided in the same way.
+        return plan_queues(ranges, options.split, RECORD_BYTES)
 
     def range_bytes(self, ranges: Sequence[QueueRange]) -> int:
         return sum(each.count for each in ranges) * self._record_bytes(ranges)
 
     def _record_bytes(self, ranges: Sequence[QueueRange]) -> int:
-        """Return about how many bytes a message of ranges has, by a few of them that are fetched. It decides nothing but sizes.
-
-        The messages are chosen by the ranges alone, so a batch that is planned again is divided in the same way.
-        """
+        """Return about how many bytes a message of ranges has, by a few of them that are fetched."""
         chosen = ranges[:: -(-len(ranges) // SAMPLED_QUEUES_MAX)] if ranges else ()
         sizes: list[tuple[int, int]] = []
         for each in chosen:
