@@ -19,7 +19,7 @@ def _file(path: Path) -> IndexFile:
 
 def _offsets(file: IndexFile, value: int) -> list[int]:
     found: list[int] = []
-    file.collect(value, 100, 0, 1 << 62, found)
+    assert file.collect(value, file.newest_entry(value % SLOTS), 100, 0, 1 << 62, found, ENTRIES) == 0
     return found
 
 
