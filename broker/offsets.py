@@ -213,9 +213,13 @@ class ConsumerOffsets:
 
     def to_json(self) -> dict[str, Any]:
         """The content of `consumerOffset.json`. It refers to the tables themselves, so encode it before they change."""
+        return self.content({f"{topic}{_SEPARATOR}{group}": queues for (topic, group), queues in self.table.items()})
+
+    def content(self, table: Any) -> dict[str, Any]:
+        """The content of `consumerOffset.json` with the table of offsets, which may be encoded already."""
         lost = {f"{topic}{_SEPARATOR}{group}": count for (topic, group), count in self.lost.items()}
         return {
             "dataVersion": self.version.to_json(),
-            "offsetTable": {f"{topic}{_SEPARATOR}{group}": queues for (topic, group), queues in self.table.items()},
+            "offsetTable": table,
             **({LOST_KEY: lost} if lost else {}),
         }

@@ -123,8 +123,7 @@ class TableFiles:
 
     async def _offsets_json(self) -> dict[str, Any]:
         unsure = self._unsure()
-        table = orjson.Fragment(await encoded_offsets(self.offsets.table))
-        content = {"dataVersion": self.offsets.version.to_json(), "offsetTable": table}
+        content = self.offsets.content(orjson.Fragment(await encoded_offsets(self.offsets.table)))
         # Offsets that were committed during the turns may be in the table.
         return content if self.replicated is None else {UNSURE_KEY: list(unsure | self._unsure()), **content}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -18,7 +17,7 @@ from ..pipeline.registration import check_installed
 from ..pipeline.session import session
 from .clients import json_option, pairs
 from .output import print_json, table
-from .spark_log import SparkLog
+from .spark_log import SparkLog, describe
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,7 +128,7 @@ def engine(name: str, master: str | None, conf: Iterable[str], progress: bool | 
         except KeyboardInterrupt:
             raise _Interrupted("interrupted before Spark had started. Nothing was read or written") from None
         except Exception as error:
-            logging.getLogger(__name__).exception("Spark did not start")
+            describe("Spark did not start", error)
             raise _failure(f"Spark did not start: {plain(error)}. {log.keep()}", ENGINE_FAILED) from error
         try:
             with _shown(spark, name) if watched else _unseen():
@@ -149,15 +148,15 @@ def _stop(spark: SparkSession) -> None:
     """End a session; if its JVM has died, there is nothing left to end, and the command fails for that reason already."""
     try:
         spark.stop()
-    except Exception:  # whatever Py4J raises about a lost connection
-        logging.getLogger(__name__).exception("the session could not be stopped")
+    except Exception as error:  # noqa: BLE001 - whatever Py4J raises about a lost connection
+        describe("the session could not be stopped", error)
 
 
 def _explained(error: Exception, name: str, log: SparkLog) -> click.ClickException:
     """Return what a command says about a failure, with its exit status. What nobody expected is described in the log."""
     kind, text = (type(error).__name__, str(error)) if isinstance(error, PipelineError) else own_error(error) or ("", "")
     if not kind:
-        logging.getLogger(__name__).error("%s failed", name, exc_info=error)
+        describe(f"{name} failed", error)
         return _failure(f"{name} failed: {plain(error)}. {log.keep()}", ENGINE_FAILED)
     if kind in (BadOption.__name__, BadSchema.__name__, UnknownTopic.__name__):
         return click.UsageError(text) if isinstance(error, PipelineError) else _failure(text, WRONG_USAGE)

@@ -85,3 +85,8 @@ class SparkLog:
             click.echo(line, err=True)
         elif not self._is_kept:
             click.echo(f"{WARNING}there are more warnings. {self.keep()}", err=True)
+
+
+def describe(text: str, error: BaseException) -> None:
+    """Write the traceback of an error that nobody expected into the log file of the command that runs."""
+    logging.getLogger(__name__).error("%s", text, exc_info=error)

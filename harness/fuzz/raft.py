@@ -71,7 +71,8 @@ def _handshake(data: bytes) -> None:
 
 
 def _hello(data: bytes) -> None:
-    assert encode_hello(decode_hello(data)) == data
+    """Decode a hello; that of an earlier version ends before the identity, which is encoded as unknown."""
+    assert encode_hello(decode_hello(data)).startswith(data)
 
 
 def _java_request(data: bytes) -> None:

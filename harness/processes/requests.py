@@ -254,6 +254,7 @@ BROKER: tuple[Whole, ...] = (
     Whole(352, {"group": "fuzz-g"}),
     Whole(353, {"group": "fuzz-g", "topic": "fuzz-a", "readable": "true"}),
     Whole(314, {"srcGroup": "fuzz-g", "destGroup": "fuzz-h", "topic": "fuzz-a", "offline": "true"}),
+    Whole(60002, {"producer": "fuzz-p"}),
     *(Whole(code) for code in (21, 26, 28, 43, 45, 201, 305, 306, 316, 328, 329, 402, 907)),
     Whole(43, {"acceptStandardJsonOnly": "true", "haNonce": "0a" * 32}),
     Whole(25, {}, b"maxFilterMessageSize=16000\nshortPollingTimeMills=1000\n"),

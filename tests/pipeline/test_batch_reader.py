@@ -49,7 +49,10 @@ def test_only_wanted_columns_are_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_processes_of_spark_import_only_what_they_need(tmp_path: Path) -> None:
-    """To find the source they need none of its parts, and to plan and read files nothing that speaks to brokers or writes."""
+    """To find the source they need none of its parts, and to plan and read files nothing that speaks to brokers or writes.
+
+    The package itself exports `register`, which imports Spark only when it is called.
+    """
     StoreFiles(tmp_path / "broker-a").append(interleaved(1))
     program = f"""
 import sys
@@ -65,4 +68,4 @@ print(sorted(found), rows, sorted(names() & {{"broker_client", "broker_reader", 
 
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
-    assert said == "['source'] 1 []\n"
+    assert said == "['errors', 'registration', 'source'] 1 []\n"

@@ -188,7 +188,7 @@ def test_options_choose_columns(topic: Topic, place: int) -> None:
 
 WRITES: tuple[dict[str, str], ...] = (
     {"nameServer": "", "topic": "", "deliveryGuarantee": "exactly-once"},
-    {"deliveryGuarantee": "at-least-once", "group": "writers", "sendStatus": "stored"},
+    {"deliveryGuarantee": "at-least-once", "group": "writers", "sendStatus": "stored", "queryName": "copy"},
     {"sendBatchBytes": "200", "sendTimeoutMs": "9000", "failoverTimeoutMs": "60000"},
     {"checkpointLocation": "DIRECTORY", "allowNullBody": "true", "maxMessageBytes": "6"},
 )
