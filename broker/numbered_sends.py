@@ -128,7 +128,10 @@ class NumberedSends:
         Durability: the fence is as safe as a message that is stored at the same time.
         """
         producer_id = request.text("producer")
-        number = parse_send_number(f"{producer_id}.0.0.0")
+        try:
+            number = parse_send_number(f"{producer_id}.0.0.0")
+        except ValueError as error:
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"no producer was fenced: {error}") from error
         before = self.table.producers.get(producer_id)
         known = before is not None or any(key[0] == number.producer_id for key in self._appended)
         complete_since_ms = self.table.complete_since_ms

@@ -349,11 +349,15 @@ _GROUP_FIELDS = frozenset(
 )
 
 
+BINARY_CODE_MAX = (1 << 15) - 1
+"""A binary header has two bytes for the code; requests with a higher one have JSON headers only."""
+
+
 def draw_heavy(rng: random.Random, wholes: tuple[Whole, ...], opaque: int) -> bytes:
     """Draw one frame of the requests that take long."""
     whole = rng.choice(wholes)
     body = whole.body if isinstance(whole.body, bytes) else b"" if whole.body is None else orjson.dumps(whole.body)
-    if rng.random() < 0.3:
+    if rng.random() < 0.3 and whole.code <= BINARY_CODE_MAX:
         return frame(binary_header(whole.code, dict(whole.fields), opaque), body, wire=1)
     return frame(json_header(whole.code, dict(whole.fields), opaque), body)
 
@@ -373,7 +377,7 @@ def draw_request(rng: random.Random, wholes: tuple[Whole, ...], opaque: int) -> 
         fields["huge"] = "x" * rng.choice((HEADER_BYTES_MAX - 5000, HEADER_BYTES_MAX + 1, NINE_MEGABYTES))
     body = _body(rng, whole.body)
     flag = 2 if rng.random() < 0.02 else 0
-    if rng.random() < 0.2 and flag == 0 and all(fields.values()):
+    if rng.random() < 0.2 and flag == 0 and all(fields.values()) and whole.code <= BINARY_CODE_MAX:
         return frame(binary_header(whole.code, fields, opaque), body, wire=1)
     return frame(json_header(whole.code, fields, opaque, flag), body)
 

@@ -15,6 +15,7 @@ from ledgermq.message.send_number import SendNumber, number_property
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, encode_frame
 from ledgermq.store.config import SCHEDULE_TOPIC
+from ledgermq.testing.logs import capture_logs
 
 from .desk import BORN, Desk, Peer, open_desk, until
 from .test_delay import turned_by_hand
@@ -300,3 +301,15 @@ async def test_epochs_grow_even_if_the_clock_goes_back_and_the_producer_was_forg
 async def test_heartbeats_say_that_repetitions_are_recognised(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as desk:
         assert desk.peer().heartbeat("g").ext["sendNumbers"] == "true"
+
+
+@pytest.mark.parametrize("producer_id", ["", "a.b", "x" * 65, "\u0661", "a\nb"])
+async def test_a_fence_of_what_is_no_producer_is_refused(tmp_path: Path, producer_id: str) -> None:
+    """The peer's mistake is answered with what a producer id is, and logged as no error of the broker."""
+    async with open_desk(tmp_path) as desk:
+        with capture_logs() as logs:
+            answer = await desk.peer().ask_waiting(RequestCode.FENCE_PRODUCER, {"producer": producer_id})
+
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "no producer was fenced" in (answer.remark or "")
+    assert logs == []

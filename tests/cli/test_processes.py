@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from ledgermq.cli.main import main
 from ledgermq.cli.processes import announced_address
 
 from .processes import Run, Start, until
@@ -49,8 +51,9 @@ def test_a_group_goes_on_without_a_node_that_is_killed_and_has_it_back_soon(star
     up.wait_for(r"broker_process_started")
 
     def is_back() -> bool:
-        nodes = json.loads(runner("dledger", "status", "--json", namesrv=namesrv).stdout)
-        return [row["role"] for row in nodes if row["address"] == address] == ["follower"]
+        found = CliRunner().invoke(main, ["dledger", "status", "--json", "--namesrv", namesrv])  # ends with 1 while it is away
+        nodes = json.loads(found.stdout)
+        return found.exit_code == 0 and [row["role"] for row in nodes if row["address"] == address] == ["follower"]
 
     until(is_back)
     assert sorted(runner("consume", "hello", "--from-beginning", namesrv=namesrv).stdout.split()) == ["first", "second"]
