@@ -43,8 +43,11 @@ Latest = Callable[[MessageQueue], int]
 class Offsets(Protocol):
     """Stores the offsets of one group."""
 
-    async def read(self, queue: MessageQueue) -> Position:
-        """The stored position; raises a `ClientError` if it cannot be read now."""
+    async def read(self, queue: MessageQueue, *, young_is_zero: bool = True) -> Position:
+        """The stored position; raises a `ClientError` if it cannot be read now.
+
+        With `young_is_zero` it may be 0 for a group without one, if the queue still has its first messages.
+        """
         ...
 
     async def write(
@@ -69,8 +72,8 @@ class BrokerOffsets:
     _session: Session
     _group: str
 
-    async def read(self, queue: MessageQueue) -> Position:
-        return Position(*await asked_offset(self._session, self._group, queue))
+    async def read(self, queue: MessageQueue, *, young_is_zero: bool = True) -> Position:
+        return Position(*await asked_offset(self._session, self._group, queue, young_is_zero=young_is_zero))
 
     async def write(
         self,
@@ -171,7 +174,8 @@ class LocalOffsets:
             # Continuing without it would skip unseen messages or repeat all, and overwrite a file that could be repaired.
             raise OffsetsUnreadable(self._path, f"{type(error).__name__}: {error}") from error
 
-    async def read(self, queue: MessageQueue) -> Position:
+    async def read(self, queue: MessageQueue, *, young_is_zero: bool = True) -> Position:
+        del young_is_zero  # a file has no such positions
         return Position(self._offsets.get(queue))
 
     async def write(

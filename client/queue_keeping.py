@@ -112,18 +112,19 @@ class QueueKeeper:
     async def _ask_master(self, source: Source) -> ClientError | None:
         """Allow commits of a group that began at the first message, because a slave had no offset, if the master answers now.
 
-        The master may have an offset; then the group continues there, and its offset is not moved back.
+        The master may have an offset; then the group continues there. If it is lower than ours it may be that of a reset, which
+        the master takes as followed by whoever has asked for it.
 
         Returns: why the master's answer is not known, and nothing may be committed.
         """
         assigned = source.assigned
         try:
-            position = await self._offsets.read(source.queue)
+            position = await self._offsets.read(source.queue, young_is_zero=False)
         except ClientError as error:
             return error
         if not position.certain:
             return _only_its_master_knows(source.queue)
-        if position.offset is not None and position.offset > assigned.committable:
+        if position.offset is not None and position.offset != assigned.committable:
             log.info("master_knew_offset", queue=str(source.queue), offset=position.offset)
             if source.dropped:
                 return None  # the next member continues at the master's offset

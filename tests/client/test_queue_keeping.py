@@ -16,7 +16,8 @@ from ledgermq.client.producer import open_producer
 from ledgermq.client.sending import SendResult
 from ledgermq.client.subscription import ConsumeFrom, MessageModel
 from ledgermq.message.message import Message, MessageQueue
-from ledgermq.remoting.codes import RequestCode
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.embedded import open_virtual
 
 from .fake_cluster import NAMESRV, FakeCluster, open_cluster, until
@@ -122,6 +123,47 @@ async def test_what_the_master_knows_is_not_overwritten(autojump_clock: MockCloc
         assert lowest == 40
         assert rest[-10:] == list(range(40, 50))
         assert master.offsets["g", "t", 0] == 50
+
+
+@pytest.mark.parametrize("reset_to", [0, 5])
+async def test_a_reset_that_only_the_master_knows_is_followed(autojump_clock: MockClock, reset_to: int) -> None:
+    """A member that began on a slave asks the master before it commits; with that it counts as one that follows the reset."""
+    async with open_cluster() as cluster:
+        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
+        cluster.create("t", 1)
+        for number in range(50):
+            master.put("t", 0, b"%d" % number)
+            slave.put("t", 0, b"%d" % number)
+        master.offsets["g", "t", 0] = reset_to
+        cluster.kill(master)
+        async with consuming(cluster, ConsumeFrom.FIRST) as consumer:
+            assert await numbers(consumer) == list(range(50))
+            cluster.network.refusing.clear()
+            assert await numbers(consumer, 30) == list(range(reset_to, 50))
+        assert master.offsets["g", "t", 0] == 50
+
+
+async def test_a_group_of_which_the_master_has_no_offset_goes_on(autojump_clock: MockClock) -> None:
+    """Nothing comes again when the master is there, although the queue still has its first messages."""
+    async with open_cluster() as cluster:
+        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
+        cluster.create("t", 1)
+        for number in range(5):
+            master.put("t", 0, b"%d" % number)
+            slave.put("t", 0, b"%d" % number)
+        cluster.kill(master)
+        async with consuming(cluster, ConsumeFrom.FIRST) as consumer:
+            assert await numbers(consumer) == list(range(5))
+
+            def young(request: RemotingCommand) -> RemotingCommand:
+                if request.boolean("setZeroIfNotFound", default=True):
+                    return request.response(ext={"offset": 0})
+                return request.response(ResponseCode.QUERY_NOT_FOUND)
+
+            master.script(RequestCode.QUERY_CONSUMER_OFFSET, young)
+            cluster.network.refusing.clear()
+            assert await numbers(consumer, 30) == []
+        assert master.offsets["g", "t", 0] == 5
 
 
 async def test_a_member_that_leaves_does_not_move_the_masters_offset_back(autojump_clock: MockClock) -> None:
