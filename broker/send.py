@@ -53,6 +53,7 @@ from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.message_store import MessageStore
 from ..store.put_side import PutBatch
+from ..store.queue_files import NEW_FILES_PER_TURN_MAX
 from ..store.statuses import PutStatus
 from ..world.randomness import Randomness
 from .divert import divert_delayed, redirect_retry
@@ -167,8 +168,8 @@ class SendHandler:
         self._dispatcher = dispatcher
         dispatcher.register_run(SEND_CODES, self.handle)
 
-    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
-        """Put the messages of a run of requests, and answer each request."""
+    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
+        """Put the messages of a run of requests, and answer each request; returns how many were taken in this turn."""
         messages: list[IncomingMessage] = []
         sent: list[_Sent] = []
         host = born_host(connection)
@@ -176,7 +177,12 @@ class SendHandler:
         topic, queue_nums = "", 0
         body_max, version = self.config.now.max_message_size, self.topics.version
         self.numbered.putting.clear()
-        for request in requests:
+        taken, files_left = len(requests), NEW_FILES_PER_TURN_MAX
+        may_need_files = taken > files_left
+        for at, request in enumerate(requests):
+            if files_left <= 0:
+                taken = at
+                break
             if request.code == _SEND_MESSAGE:
                 request.ext = {_LONG_NAMES.get(name, name): value for name, value in request.ext.items()}
             ext = request.ext
@@ -196,10 +202,13 @@ class SendHandler:
                         if self._answer_if_repeated(connection, request, number):
                             continue
                     sent.append((request, len(messages), admit(request, queue_nums, host, messages, number)))
+                    if may_need_files:
+                        files_left -= self.store.needs_file(messages[-1].topic, messages[-1].queue_id)
                     continue
                 if messages:  # first, to keep the order of one client's messages
                     self._put(self._push_to(connection, version), messages, sent)
                     messages, sent = [], []
+                files_left -= self.store.needs_file(topic, _NUMBERS[ext["e"]])
                 self._put_batch(connection, request, host)
             except RequestRefused as error:
                 self.stats.put_failed(1)
@@ -209,6 +218,7 @@ class SendHandler:
                 connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=_bad_field(request, error))
         if messages:
             self._put(self._push_to(connection, version), messages, sent)
+        return taken
 
     def _push_to(self, connection: ServerConnection, version: DataVersion) -> Push:
         """What sends answers to a peer: at once, unless a topic was created since this version and has no route yet."""

@@ -33,7 +33,7 @@ BODY_BYTES_MAX = 256 * 1024
 which is read on the event loop at some 100 ns per byte. The heartbeat of a thousand subscriptions fits."""
 
 Handler = Callable[[ServerConnection, RemotingCommand], RemotingCommand | None]
-RunHandler = Callable[[ServerConnection, list[RemotingCommand]], None]
+RunHandler = Callable[[ServerConnection, list[RemotingCommand]], int]
 WaitingHandler = Callable[[ServerConnection, RemotingCommand], Awaitable[RemotingCommand | None]]
 
 
@@ -74,7 +74,10 @@ class Dispatcher:
         self._body_bytes_max[code] = body_bytes_max
 
     def register_run(self, codes: Iterable[int], handler: RunHandler) -> None:
-        """Let `handler` take runs of successive requests of one receive whose codes are all in `codes`."""
+        """Let `handler` take runs of successive requests of one receive whose codes are all in `codes`.
+
+        It returns how many it has taken, one at least; the others come again in the next turn of the event loop.
+        """
         for code in codes:
             self._runs[code] = handler
 
@@ -214,7 +217,8 @@ class Dispatcher:
             while at < count and (requests[at].code == code or self._runs.get(requests[at].code) == run_handler):
                 at += 1
             try:
-                run_handler(connection, requests[start:at])
+                if (taken := run_handler(connection, requests[start:at])) < at - start:
+                    return start + taken
             except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
                 for request in requests[start:at]:
                     _answer_failure(connection, request, error)

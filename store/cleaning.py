@@ -166,8 +166,8 @@ class Cleaner:
             # A checkpoint that was written since the last slice counts the files that this one removes.
             await self.before_removal(low)
             for key, queue in queues:
-                if table.get(key) is queue:  # its topic has not been deleted meanwhile
-                    queue.expire(low)
+                if table.get(key) is queue and queue.expire(low):  # its topic has not been deleted meanwhile
+                    self.store.file_ends.pop(key, None)
         if self.store.index is not None:
             await self.before_removal(low)
             self.store.index.expire(low)

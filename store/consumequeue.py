@@ -155,12 +155,15 @@ class ConsumeQueue:
 
     def _begin_files(self, at: int) -> None:
         """Create the file that contains byte `at` of the queue, and fill in the units before it, which this node never had."""
-        first = self.segments.files[0] if self.segments.files else None
-        prepared = first is not None and first.start <= at < first.start + first.size and not self._has_units
-        if first is not None and self.segments.max_offset != at and not prepared:
-            self.segments.clear()  # an earlier attempt failed half-way, or all units were cut
+        self._drop_unused(at)
         segment = self.segments.last(at)
         segment.append(_PRE_BLANK * ((at - segment.start) // UNIT_SIZE))
+
+    def _drop_unused(self, at: int) -> None:
+        """Delete the files of a queue without units, which a cut may leave, if none of them is for byte `at`."""
+        files = self.segments.files
+        if files and not self._has_units and not files[0].start <= at < files[0].start + files[0].size:
+            self.segments.clear()
 
     def sync(self) -> None:
         """Sync the written units; blocks."""
@@ -193,13 +196,17 @@ class ConsumeQueue:
         """Whether the topic was deleted, and the queue has had no message since."""
         return self.deletion is not None and self.max_offset == self.deletion.queue_offset
 
-    def prepare(self) -> None:
-        """Create the first file of a queue that has none, for its next message.
+    def prepare(self, queue_offset: int) -> int:
+        """Create the file for the unit of a message that is about to be appended, unless it is there.
+
+        Returns:
+            The number of the first unit behind that file.
 
         Raises:
             OSError: the disk refused. The message must not be appended, because its unit could not be written.
         """
-        self.segments.last(self.max_offset * UNIT_SIZE)
+        self._drop_unused(self._gathered_from * UNIT_SIZE)
+        return self.segments.prepare(queue_offset * UNIT_SIZE) // UNIT_SIZE
 
     def units(self, offset: int, count: int) -> bytes:
         """Raw units from `offset` on: at most `count`, all of one file; empty when there are none.
@@ -433,8 +440,7 @@ class ConsumeQueue:
         self._gathered.clear()
         self.ends.clear()
         self.deletion = None
-        for segment in list(self.segments.files):
-            self.segments.remove(segment)
+        self.segments.remove_all()
 
 
 def _physical_offset(end: QueueEnd) -> int:

@@ -27,6 +27,7 @@ from .commitlog import CommitLog
 from .config import SCHEDULE_TOPIC
 from .consumequeue import ConsumeQueue
 from .errors import BadQueueName
+from .queue_files import NEW_FILES_PER_TURN_MAX
 
 events = get_logger(__name__)
 
@@ -308,11 +309,13 @@ class Dispatcher:
         if position - start > ROUND_KEY_CHARS_MAX:  # fewer bytes cannot hold more characters of keys
             position = self._keep_round_short(records, position)
         try:
-            arrived = self.derive(records)
+            arrived, left = self._derive(records, NEW_FILES_PER_TURN_MAX)
         except OSError:
             self._offered.clear()
             self._offered_count = 0
             raise
+        if left:
+            position = self._leave(records, len(records) - left, position)
         self.dispatched_offset = position
         self.on_success()
         if arrived:
@@ -337,13 +340,17 @@ class Dispatcher:
             if not record[8] and record[0] == CONTROL_TOPIC:  # most messages have a unique key, and need no comparison
                 chars += max(record[4] // EVENT_BYTES_PER_KEY_CHAR, EVENT_KEY_CHARS_MIN)
             if chars > ROUND_KEY_CHARS_MAX and at:
-                left, before = records[at:], records[at - 1]
-                del records[at:]
-                start = before[3] + before[4]
-                self._offered.appendleft((start, end, left))
-                self._offered_count += len(left)
-                return start
+                return self._leave(records, at, end)
         return end
+
+    def _leave(self, records: list[Derivable], at: int, end: int) -> int:
+        """Move the records of a round from the index `at` on, which is not 0, to later rounds; returns where the round ends."""
+        left, before = records[at:], records[at - 1]
+        del records[at:]
+        start = before[3] + before[4]
+        self._offered.appendleft((start, end, left))
+        self._offered_count += len(left)
+        return start
 
     def derivable(self, parts: DerivedParts) -> Derivable:
         """Convert a record that was read back to what `derive` needs."""
@@ -351,10 +358,19 @@ class Dispatcher:
 
     def derive(self, records: list[Derivable]) -> list[Derivable]:
         """Add records to their queues and the index, and write these; returns the records that are new in a queue."""
+        return self._derive(records, len(records))[0]
+
+    def _derive(self, records: list[Derivable], new_files_max: int) -> tuple[list[Derivable], int]:
+        """Derive as many of the records as need at most `new_files_max` files, one at least.
+
+        Returns:
+            The records that are new in a queue, and how many of the last ones were not derived.
+        """
         arrived: list[Derivable] = []
         touched, queues = self._touched, dict[tuple[str, int], ConsumeQueue]()
         indexed: list[tuple[str, str, str, int, int]] = []
-        for record in records:
+        left = 0
+        for at, record in enumerate(records):
             (topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, sys_flag, unique_key, keys, number) = (
                 record
             )
@@ -366,6 +382,10 @@ class Dispatcher:
                     queue = self._queue_of(topic, queue_id, physical_offset)
                     if queue is None:
                         continue
+                    new_files_max -= queue.segments.is_full
+                    if new_files_max < 0 and at:
+                        records, left = records[:at], len(records) - at
+                        break
                     queues[key] = queue
                     touched[queue] = None
                 if queue.put(queue_offset, physical_offset, size, tags_code):
@@ -384,7 +404,7 @@ class Dispatcher:
             self.index.put_batch(indexed)
         if records:
             self.last_store_timestamp = records[-1][6]
-        return arrived
+        return arrived, left
 
     def _queue_of(self, topic: str, queue_id: int, physical_offset: int) -> ConsumeQueue | None:
         """The queue of a record; None if it cannot have files, since a peer's record may contain anything."""

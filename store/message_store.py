@@ -61,6 +61,7 @@ class MessageStore(PutSide, ReadSide):
             if queue.last_mention > offset:
                 queue.truncate(offset)
                 ends[key] = self.next_offsets[key] = queue.max_offset
+                self.file_ends.pop(key, None)
         self.events.cut(offset)
         self._end_cut()
         for notify in self.on_queues_cut:
@@ -115,6 +116,7 @@ class MessageStore(PutSide, ReadSide):
     def take_up_next_offsets(self) -> None:
         """Let queues continue behind their last message, or at the offset of their last deletion if they have no later one."""
         self.next_offsets.clear()
+        self.file_ends.clear()
         self.next_offsets.update({key: found[-1].queue_offset for key, found in self.events.deletions.items() if found})
         for key, end in queue_offsets_of(self.queues.table.values()).items():
             self.next_offsets[key] = max(end, self.next_offsets.get(key, 0))
@@ -134,6 +136,7 @@ class MessageStore(PutSide, ReadSide):
         self.queues.clear()  # queues of another stretch of the log begin elsewhere
         self.dispatcher.dirty.clear()
         self.next_offsets.clear()
+        self.file_ends.clear()
         self._end_cut()
 
     # ---------------------------------------------------------------- queues
@@ -168,6 +171,7 @@ class MessageStore(PutSide, ReadSide):
             self.dispatcher.dirty.pop(queue, None)
         for key in [key for key in self.next_offsets if key[0] == topic]:
             del self.next_offsets[key]
+            self.file_ends.pop(key, None)
 
     def catch_up(self) -> None:
         """Derive what is readable and was put on this node, so that queues and index have what was acknowledged before."""

@@ -26,6 +26,9 @@ class StoreParts:
     """Whether the log is copied from another broker, which may have more, and may truncate this one."""
     next_offsets: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
     """The queue offset table: the offset of the next message of each queue."""
+    file_ends: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
+    """The first queue offset for which each queue has no file yet; queues that were not put to since they lost a file are
+    absent."""
 
     def disk_ratio(self) -> float:
         """Used share of the commit log's file system, 0..1."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 
 import attrs
 import trio
@@ -18,6 +18,7 @@ from ..message.control import CONTROL_TOPIC, Control, control_message
 from ..message.flags import INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
 from ..message.layout import TOPIC_BYTES_MAX, encode_records, topic_field
 from ..message.message import IncomingMessage
+from ..message.numbers import LONG_MAX
 from ..message.properties import (
     DELAY_MARK,
     KEYS_MARK,
@@ -145,7 +146,7 @@ class PutSide(StoreParts):
             return self._put_legal(messages, self._check(messages, batch), batch, together=together)
         try:
             self._append(messages, batch, together=together)
-        except KeyError:  # the first message of a queue; looking for it before would cost each message 80 ns
+        except KeyError:  # the first message of a file of a queue; looking for it before would cost each message 80 ns
             return self._put_legal(messages, self._check(messages, batch), batch, together=together)
         except (struct.error, UnicodeEncodeError):  # rare, so it is not looked for before
             return self._put_legal(messages, self._encodable(messages, range(len(messages)), batch), batch, together=together)
@@ -185,6 +186,7 @@ class PutSide(StoreParts):
     def _check(self, messages: Sequence[IncomingMessage], batch: PutBatch) -> list[int]:
         topics = self._topic_fields
         legal: list[int] = []
+        ahead = Counter[tuple[str, int]]()
         for at, message in enumerate(messages):
             if len(message.properties) * 3 > PROPERTIES_BYTES_MAX < len(message.properties.encode()):
                 batch.remark = (
@@ -203,32 +205,42 @@ class PutSide(StoreParts):
                     f"the topic has {len(message.topic.encode())} bytes, 1 to {TOPIC_BYTES_MAX} are allowed, it is the name of "
                     f"a directory, and {CONTROL_TOPIC} is the store's own; the message was not stored"
                 )
-            elif refusal := self._prepare(message.topic, message.queue_id):
+            elif refusal := self._prepare(key := (message.topic, message.queue_id), ahead[key]):
                 batch.statuses[at] = PutStatus.CREATE_MAPPED_FILE_FAILED
                 queue = f"queue {message.queue_id} of {message.topic}"
-                batch.remark = f"{queue} cannot be created ({refusal}); the message was not stored"
+                batch.remark = f"{queue} cannot get a file ({refusal}); the message was not stored"
                 continue
             else:
+                ahead[key] += not message.sys_flag & TRANSACTION_PREPARED
                 legal.append(at)
                 continue
             batch.statuses[at] = PutStatus.MESSAGE_ILLEGAL
         return legal
 
-    def _prepare(self, topic: str, queue_id: int) -> str:
+    def _prepare(self, key: tuple[str, int], ahead: int) -> str:
         """Make sure that a queue has a file for its next unit, before a message is appended; return why it has none.
 
         A unit that cannot be written holds up the units of all queues behind it, and all puts.
+
+        Args:
+            ahead: how many messages for the queue are about to be appended before it.
         """
-        key = (topic, queue_id)
-        if key not in self.next_offsets:
+        offset = self.next_offsets.get(key, 0) + ahead
+        if offset >= self.file_ends.get(key, 0):
             try:
-                with suppress(BadQueueName):  # it gets no queue, which deriving logs
-                    self.queues.of(topic, queue_id).prepare()
+                self.file_ends[key] = self.queues.of(*key).prepare(offset)
+            except BadQueueName:  # it gets no queue, which deriving logs
+                self.file_ends[key] = LONG_MAX
             except OSError as error:
-                log.warning("queue_not_created", topic=topic, queue_id=queue_id, reason=error.strerror or str(error))
+                log.warning("queue_not_created", topic=key[0], queue_id=key[1], reason=error.strerror or str(error))
                 return error.strerror or str(error)
-            self.next_offsets[key] = 0
+        self.next_offsets.setdefault(key, 0)
         return ""
+
+    def needs_file(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue has no file yet for its next unit, so that a put has to create one."""
+        key = (topic, queue_id)
+        return self.next_offsets.get(key, 0) >= self.file_ends.get(key, 0)
 
     def forget_topic(self, topic: str) -> None:
         """Forget what was kept for faster puts to a topic that was deleted."""
@@ -316,9 +328,9 @@ class PutSide(StoreParts):
 
         Raises:
             struct.error, UnicodeEncodeError: a number or text of a message that no record can hold. No offset was assigned.
-            KeyError: the first message of a queue, which has to be created. No offset was assigned.
+            KeyError: the first message of a file of a queue, which has to be created. No offset was assigned.
         """
-        next_offsets = self.next_offsets
+        next_offsets, file_ends = self.next_offsets, self.file_ends
         queue_offsets: list[int] = []
         try:
             for message in messages:
@@ -326,6 +338,8 @@ class PutSide(StoreParts):
                 if not message.sys_flag & TRANSACTION_PREPARED:  # neither prepared nor rolled back
                     key = (message.topic, message.queue_id)
                     offset = next_offsets[key]
+                    if offset >= file_ends[key]:
+                        raise KeyError(key)  # noqa: TRY301 - as for a queue that is not in the table
                     next_offsets[key] = offset + 1
                 queue_offsets.append(offset)
         except KeyError:

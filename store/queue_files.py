@@ -15,6 +15,9 @@ from ..world.disk import Disk, DiskFile
 
 QUEUES_DESCRIPTORS_SHARE = 4
 """Files of queues that are only read may use one in this many descriptors of the process. Connections may use half of them."""
+NEW_FILES_PER_TURN_MAX = 32
+"""How many files of queues are created in one turn of the event loop; each takes up to a millisecond. More sends of one receive
+whose queues need files, and more records of such queues, wait for the next turn."""
 
 
 @attrs.define(eq=False)

@@ -105,6 +105,8 @@ class Segments:
     files: list[Segment] = attrs.field(factory=list[Segment])
     created: bool = False
     """Whether a file was created since the directory was last synced."""
+    _ahead: list[Segment] = attrs.field(factory=list[Segment])
+    """Files behind the last one that were created before they are needed; nothing is written to them yet."""
     open_files: OpenFiles | None = None
     """If the files are open only while they are used, counts those of all runs; otherwise None."""
 
@@ -194,19 +196,50 @@ class Segments:
         return self.files[index] if 0 <= index < len(self.files) else None
 
     def create(self, start: int) -> Segment:
-        """Create the file that begins at `start`, a multiple of the segment size behind the last one.
+        """Create the file that begins at `start`, a multiple of the segment size behind the last one, or take the prepared one.
 
         Raises:
             OSError: the disk refused. Nothing was created.
         """
+        while self._ahead:
+            segment = self._ahead[0]
+            if segment.start != start:  # the run was cut, and goes on elsewhere
+                self.disk.remove(segment.path)
+                segment.close()
+            del self._ahead[0]
+            if segment.start == start:
+                break
+        else:
+            segment = self._created_at(start)
+        self.files.append(segment)
+        self.created = True
+        return segment
+
+    def _created_at(self, start: int) -> Segment:
         self.disk.make_directories(self.directory)
         path = f"{self.directory}/{start:020d}"
         if self.disk.exists(path):  # a creation that failed half-way left it; nothing in it counts
             self.disk.remove(path)
-        segment = Segment(path, start, self.segment_size, self._opened(path, create_size=self.segment_size))
-        self.files.append(segment)
-        self.created = True
-        return segment
+        return Segment(path, start, self.segment_size, self._opened(path, create_size=self.segment_size))
+
+    def prepare(self, offset: int) -> int:
+        """Create the file that will hold `offset`, and those before it, unless they are there; return where that file ends.
+
+        Raises:
+            OSError: the disk refused. The files that are there already stay.
+        """
+        start = offset - offset % self.segment_size
+        known = self._ahead or self.files
+        at = known[-1].start + self.segment_size if known else start
+        while at <= start:
+            self._ahead.append(self._created_at(at))
+            at += self.segment_size
+        return start + self.segment_size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next byte needs a file that is not there yet."""
+        return not self._ahead and (not self.files or self.files[-1].wrote == self.segment_size)
 
     def last(self, start_if_none: int = 0) -> Segment:
         """The file to append to: the last one, or a new one when there is none or it is full."""
@@ -246,10 +279,14 @@ class Segments:
             self.disk.sync_directory(self.directory)
 
     def clear(self) -> None:
-        """Delete all files, the last one first, so that a crash leaves a beginning of the run."""
-        for segment in reversed(list(self.files)):
-            self.remove(segment)
+        """Delete all files, so that not even a power cut brings one back."""
+        self.remove_all()
         self.disk.sync_directory(self.directory)
+
+    def remove_all(self) -> None:
+        """Delete all files, the last one first, so that a crash leaves a beginning of the run."""
+        for segment in reversed([*self.files, *self._ahead]):
+            self.remove(segment)
 
     def remove(self, segment: Segment) -> None:
         """Delete a file of the run, the first or the last.
@@ -258,7 +295,7 @@ class Segments:
             OSError: the disk refused. The file stays a part of the run.
         """
         self.disk.remove(segment.path)
-        self.files.remove(segment)
+        (self._ahead if segment in self._ahead else self.files).remove(segment)
         segment.close()
 
     def sync(self, start: int, end: int) -> None:
@@ -290,6 +327,7 @@ class Segments:
                 segment.file.write(segment.file.read(low, high - low), low)
 
     def close(self) -> None:
-        for segment in self.files:
+        for segment in (*self.files, *self._ahead):
             segment.close()
         self.files.clear()
+        self._ahead.clear()

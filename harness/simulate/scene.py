@@ -266,9 +266,10 @@ class Scene:
         return handle
 
     def _counted_run(self, run: RunHandler) -> RunHandler:
-        def handle(connection: ServerConnection, requests: list[RemotingCommand]) -> None:
-            run(connection, requests)
-            self.requests.update(RequestCode(request.code).name for request in requests)
+        def handle(connection: ServerConnection, requests: list[RemotingCommand]) -> int:
+            taken = run(connection, requests)
+            self.requests.update(RequestCode(request.code).name for request in requests[:taken])
+            return taken
 
         return handle
 

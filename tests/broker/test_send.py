@@ -13,6 +13,7 @@ from ledgermq.message.properties import COPY_BYTES, SENT_PROPERTIES_BYTES_MAX, e
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, encode_frame
 from ledgermq.store.config import SCHEDULE_TOPIC
+from ledgermq.store.queue_files import NEW_FILES_PER_TURN_MAX
 
 from .desk import BORN, open_desk
 
@@ -57,6 +58,32 @@ async def test_one_receive_with_a_bad_number_among_good_ones_stores_the_good_one
 
         assert [answer and answer.code for answer in answers] == [0, ResponseCode.MESSAGE_ILLEGAL, 0]
         assert [message.queue_offset for message in peer.pulled("T")] == [0, 1]
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
+async def test_one_turn_creates_a_bounded_number_of_queues(tmp_path: Path, code: int) -> None:
+    """Each needs a file. The other sends of the receive are taken in the next turns, in their order."""
+    async with open_desk(tmp_path) as desk:
+        peer, count = desk.peer(), 3 * NEW_FILES_PER_TURN_MAX
+        desk.broker.topics.put(TopicConfig("T", count, count))
+        body, fields = b"x", FIELDS
+        if code == RequestCode.SEND_BATCH_MESSAGE:
+            body, fields = encode_batch([(0, b"x", b"")]), {**FIELDS, "m": "true"}
+        requests = [
+            RemotingCommand(code, {name: str(value) for name, value in {**fields, "e": queue}.items()}, body, opaque)
+            for opaque, queue in enumerate([0, *range(count), 0])
+        ]
+
+        turns: list[int] = []
+        while requests:
+            before = len(desk.broker.store.next_offsets)
+            del requests[: desk.broker.dispatcher.handle(peer.connection, requests)]
+            turns.append(len(desk.broker.store.next_offsets) - before)
+
+        assert max(turns) <= NEW_FILES_PER_TURN_MAX
+        assert sum(turns) == count
+        assert [getattr(peer.answer(opaque), "code", None) for opaque in range(count + 2)] == [0] * (count + 2)
+        assert [desk.broker.store.next_offsets["T", queue] for queue in range(count)] == [3] + [1] * (count - 1)
 
 
 async def test_words_of_delays_inside_other_properties_delay_nothing(tmp_path: Path) -> None:

@@ -26,10 +26,11 @@ async def test_requests_of_one_receive_are_handled_as_one_batch(network: Network
     async with serving(network, clock) as running:
         runs: list[list[int]] = []
 
-        def take(connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+        def take(connection: ServerConnection, requests: list[RemotingCommand]) -> int:
             runs.append([request.opaque for request in requests])
             for request in requests:
                 connection.answer(request)
+            return len(requests)
 
         running.dispatcher.register_run((10, 310), take)
         peer = await running.connect()
@@ -132,7 +133,7 @@ async def test_a_failing_run_answers_every_request_of_it(network: Network, clock
     """No request of the run is left without an answer."""
     async with serving(network, clock) as running:
 
-        def take(_: ServerConnection, __: list[RemotingCommand]) -> None:
+        def take(_: ServerConnection, __: list[RemotingCommand]) -> int:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD] later")
 
         running.dispatcher.register_run((10,), take)

@@ -27,6 +27,7 @@ from ledgermq.store.dispatch import (
 )
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
+from ledgermq.store.queue_files import NEW_FILES_PER_TURN_MAX
 from ledgermq.store.statuses import GetStatus
 
 from .stores import STORE_HOST, incoming, small_store
@@ -135,6 +136,25 @@ async def test_thousands_of_keys_are_indexed_in_several_rounds(
         assert max(arrived) <= ROUND_KEY_CHARS_MAX
         assert sum(arrived) == messages * len(keys)
         assert len(store.query("TopicTest", "k2999", 100, 0, 1 << 60).slices) == messages
+
+
+async def test_one_round_creates_a_bounded_number_of_queues(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A node that copies a log creates the files of its queues when it derives them; those of its own puts are there."""
+    count = 3 * NEW_FILES_PER_TURN_MAX + 1
+    async with small_store(tmp_path, mapped_file_size_commit_log=1 << 20) as store:
+        dispatcher, arrived = store.dispatcher, list[int]()
+        dispatcher.on_arrival.append(lambda records: arrived.append(len(records)))
+        for turn in range(2):
+            store.put([incoming(queue_id=queue_id) for queue_id in (*range(count), 0)])
+            if not turn:  # as on a node that has copied the log
+                dispatcher.cut(0)
+                store.queues.clear()
+            while store.dispatch_behind_bytes:
+                assert dispatcher.round()
+
+        files = NEW_FILES_PER_TURN_MAX
+        assert arrived == [files, files, files, 2, count + 1]
+        assert [store.queues.of("TopicTest", queue_id).max_offset for queue_id in range(count)] == [4] + [2] * (count - 1)
 
 
 @pytest.mark.parametrize("offered", [True, False], ids=["appended here", "read back"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from shutil import copytree
 
 import attrs
 import pytest
 
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.checkpointing import CheckpointKeeper
+from ledgermq.store.consumequeue import UNIT_SIZE
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.queue_files import OpenFiles, QueueFile
 from ledgermq.store.statuses import PutStatus
@@ -143,7 +145,7 @@ async def test_a_queue_that_cannot_be_created_refuses_its_messages_alone(tmp_pat
 
         assert batch.statuses == [PutStatus.PUT_OK, PutStatus.CREATE_MAPPED_FILE_FAILED, PutStatus.PUT_OK]
         assert refused.statuses == [PutStatus.CREATE_MAPPED_FILE_FAILED] * 2
-        assert refused.remark == "queue 1 of New cannot be created (No space left on device); the message was not stored"
+        assert refused.remark == "queue 1 of New cannot get a file (No space left on device); the message was not stored"
         assert store.writability.refusal is None
         assert bodies(store, "T", 0) == [(0, 2)]
         disk.no_room.below = ""
@@ -152,3 +154,89 @@ async def test_a_queue_that_cannot_be_created_refuses_its_messages_alone(tmp_pat
         assert bodies(store, "New", 1) == [(0, 1)]
     async with small_store(tmp_path) as store:
         assert bodies(store, "New", 1) == [(0, 1)]
+
+
+UNITS = 2000 // UNIT_SIZE
+"""How many units a file of a queue has in these stores."""
+
+
+async def test_a_queue_whose_next_file_cannot_be_created_refuses_its_messages_alone(tmp_path: Path) -> None:
+    """What fits its files is stored, and others are stored and read; it goes on when there is room again."""
+    disk = DiskWithoutInodes()
+    async with small_store(tmp_path, disk=disk) as store:
+        store.put([to("T", 1)] * (UNITS - 1))
+        disk.no_room.below = "consumequeue/T/1"
+        batch = store.put([to("T", 1), to("T", 1), to("T", 0), to("T", 1)])
+        derive_all(store)
+
+        refused = PutStatus.CREATE_MAPPED_FILE_FAILED
+        assert batch.statuses == [PutStatus.PUT_OK, refused, PutStatus.PUT_OK, refused]
+        assert store.writability.refusal is None
+        assert (store.max_offset("T", 1), bodies(store, "T", 0)) == (UNITS, [(0, 1)])
+        disk.no_room.below = ""
+        assert store.put([to("T", 1)]).statuses == [PutStatus.PUT_OK]
+        derive_all(store)
+        assert store.queues.of("T", 1).max_offset == UNITS + 1
+
+
+async def test_a_put_prepares_all_files_that_its_messages_need(tmp_path: Path) -> None:
+    """A batch may fill several. If they cannot be created later, deriving needs none; a crash leaves nothing in the way."""
+    disk = DiskWithoutInodes()
+    async with small_store(tmp_path, disk=disk) as store:
+        batch = store.put([to("T", 1)] * (3 * UNITS + 1))
+        disk.no_room.below = "consumequeue/T/1"
+        derive_all(store)
+
+        assert batch.statuses == [PutStatus.PUT_OK] * (3 * UNITS + 1)
+        assert store.dispatch_behind_bytes == 0
+    async with small_store(tmp_path) as store:
+        assert store.queues.of("T", 1).max_offset == 3 * UNITS + 1
+        store.put([to("T", 1)] * UNITS)
+        derive_all(store)
+        assert store.queues.of("T", 1).max_offset == 4 * UNITS + 1
+
+
+async def test_prepared_files_that_were_never_used_harm_no_start(tmp_path: Path) -> None:
+    """A kill may come between the creation of a queue's next files and the first unit in them."""
+    async with small_store(tmp_path) as store:
+        store.put([to("T", 1)] * (UNITS - 1))
+        derive_all(store)
+        store.queues.of("T", 1).prepare(2 * UNITS)
+        copytree(tmp_path, tmp_path.with_name("killed"))
+    assert len(list((tmp_path.with_name("killed") / "consumequeue/T/1").iterdir())) == 3
+
+    for path in (tmp_path, tmp_path.with_name("killed")):
+        async with small_store(path) as store:
+            store.put([to("T", 1)] * UNITS)
+            derive_all(store)
+            assert store.queues.of("T", 1).max_offset == 2 * UNITS - 1
+        async with small_store(path) as store:
+            assert store.queues.of("T", 1).max_offset == 2 * UNITS - 1
+
+
+async def test_a_deleted_queue_whose_file_was_freed_and_cannot_be_created_refuses_alone(tmp_path: Path) -> None:
+    """The offset of its next message is known, its file is not there: that is a new file, too."""
+    disk = DiskWithoutInodes()
+    async with small_store(tmp_path, disk=disk) as store:
+        store.put([to("T", 1)])
+        await store.event_done(store.delete_topic("T"))
+        queue = store.queues.of("T", 1)
+        await save(store)
+        while store.log.min_offset == 0:
+            store.put([to("Kept", 0)] * 10)
+            await store.log.flush()
+            derive_all(store)
+            await save(store)
+            if len(store.log.files()) > 3:
+                assert await store.queue_ends.append(store.log.files()[0].end)
+                await store.log.remove_oldest()
+        assert store.cleaner is not None
+        await store.cleaner.follow_log()
+        assert not queue.segments.files
+
+        disk.no_room.below = "consumequeue/T/1"
+        statuses = store.put([to("T", 1), to("Kept", 0)]).statuses
+        derive_all(store)
+
+        assert statuses == [PutStatus.CREATE_MAPPED_FILE_FAILED, PutStatus.PUT_OK]
+        assert store.writability.refusal is None
