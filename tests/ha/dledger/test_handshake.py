@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ledgermq.ha.dledger.handshake import (
     EXPIRED,
+    UNKNOWN,
     Dialler,
     Hello,
     Listener,
@@ -20,8 +21,8 @@ from ledgermq.ha.dledger.handshake import (
     decode_hello,
     encode_hello,
 )
-from ledgermq.ha.dledger.native_layout import LANE_ENTRIES, TAG, WELCOME
-from ledgermq.ha.envelopes import ENVELOPE, KIND_HELLO, MAC_SIZE, NODE_SIZE, NONCE_SIZE, envelope, mac
+from ledgermq.ha.dledger.native_layout import LANE_CONTROL, LANE_ENTRIES, TAG
+from ledgermq.ha.envelopes import ENVELOPE, KIND_HELLO, NODE_SIZE, NONCE_SIZE
 from ledgermq.ha.errors import HaError, HaProtocolError, HaRefused, WrongRaftDialect
 
 DIALLER = NodeCard("g", "n0", b"0" * NODE_SIZE, 4096)
@@ -147,21 +148,52 @@ def test_both_sides_learn_the_group_and_the_start_of_the_other() -> None:
     assert dialler.listener_start == b"t" * NODE_SIZE
 
 
-def test_a_node_of_an_earlier_version_is_understood_on_both_sides() -> None:
-    """Its challenge does not end in our word, and its hello has no identity, so a group may be upgraded node by node."""
-    dialler, listener = Dialler(WITH_IDENTITY, b"secret"), a_listener()
-    shake_hands(dialler, listener)
-    assert dialler.done
-    assert listener.peer == HELLO
+# What two nodes sent each other, as written by the last version that knew no identity.
+EARLIER_HELLO = bytes.fromhex(
+    "894c4d5152460d01000000900000000200"  # tag, size and kind; the nonce begins with 00
+    "0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f646464646464646464646464646464640000000000000000400000000000"
+    "000000000000ffffffffffffffff00000007000600020002000e6f72646572736e316e3031302e302e302e323a3130393131"
+)
+EARLIER_MACS_OF_HELLO = {
+    b"@ABCDEFGHIJKLMNOPQRSTUVWidentity": "00e0f5f1d2cc32c67ce6a95550179664c0cf5582e3489cb97a546bb227ff4d9f",
+    b"@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_": "a8396052e578be2f484eeafa32e3a097baaa5f0ae8984fa4d66bd36b571b7047",
+}
+EARLIER_CHALLENGE = bytes.fromhex(
+    "894c4d5152460d010000002000000001404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f"
+)
+EARLIER_WELCOME = "894c4d5152460d0100000030000000036c6c6c6c6c6c6c6c6c6c6c6c6c6c6c6c"
+EARLIER_MACS_OF_WELCOME = {
+    b"@ABCDEFGHIJKLMNOPQRSTUVWidentity": "57ff508b9a775f53750801e2bf121acfdd31963be5b22252c4eb8e071946509c",
+    b"@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_": "0dd7bea4c778fed1f6bd585ed8d649c18e66aa81b2625c72de5bd9e987bf6fe9",
+}
+UPGRADED = NodeCard("orders", "n1", b"d" * NODE_SIZE, 1 << 30, LogBeginning(0, -1, 7), "10.0.0.2:10911", b"g" * 16, b"s" * 16)
+LEADER = attrs.evolve(UPGRADED, peer="n0", node=b"l" * NODE_SIZE, serves="10.0.0.1:10911")
 
-    old, listener = Dialler(HELLO, b"secret"), listener_that_knows(LISTENER)
-    old.opening()
-    challenge = listener.receive(TAG)
-    nonce = challenge[-NONCE_SIZE:]
-    text = encode_hello(HELLO, with_identity=False)
-    welcome = listener.receive(envelope(TAG, KIND_HELLO, text + mac(b"secret", b"ledgermq raft dialler", nonce, text)))
-    assert listener.peer == HELLO
-    assert len(welcome) == ENVELOPE.size + WELCOME.size + MAC_SIZE
+
+def test_a_node_of_an_earlier_version_is_welcomed_in_its_own_bytes() -> None:
+    """Its hello has no identity, and it would refuse a welcome that has one: a group is upgraded node by node."""
+    nonce = challenge_of(bytes(range(64, 96)))
+    listener = Listener(LEADER, b"secret", nonce, lambda _: None)
+
+    listener.receive(TAG)
+    answer = listener.receive(EARLIER_HELLO + bytes.fromhex(EARLIER_MACS_OF_HELLO[nonce]))
+
+    assert answer == bytes.fromhex(EARLIER_WELCOME + EARLIER_MACS_OF_WELCOME[nonce])
+    assert listener.peer is not None
+    assert listener.peer.card == attrs.evolve(UPGRADED, group_id=UNKNOWN, start=UNKNOWN)
+
+
+def test_a_node_of_an_earlier_version_is_dialled_in_its_own_bytes() -> None:
+    """Its challenge does not end in the word that says that identities are understood."""
+    dialler = Dialler(Hello(UPGRADED, LANE_CONTROL, "n0", bytes(range(NONCE_SIZE))), b"secret")
+    nonce = EARLIER_CHALLENGE[-NONCE_SIZE:]
+
+    assert dialler.opening() == TAG
+    assert dialler.receive(EARLIER_CHALLENGE) == EARLIER_HELLO + bytes.fromhex(EARLIER_MACS_OF_HELLO[nonce])
+    dialler.receive(bytes.fromhex(EARLIER_WELCOME + EARLIER_MACS_OF_WELCOME[nonce]))
+
+    assert dialler.done
+    assert (dialler.listener_node, dialler.listener_start) == (LEADER.node, UNKNOWN)
 
 
 def test_two_groups_of_one_name_and_secret_are_told_apart_by_their_ids() -> None:
