@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from ledgermq.broker.topics import TopicConfig
@@ -22,8 +23,9 @@ async def delete_topic(desk: Desk, topic: str) -> None:
 
 def kept(store: Path, name: str) -> str:
     """What the file of a table holds now; it is replaced as a whole, so for a moment there is none."""
-    path = store / "config" / name
-    return path.read_text() if path.exists() else ""
+    with suppress(FileNotFoundError):
+        return (store / "config" / name).read_text()
+    return ""
 
 
 def crash_of(store: Path, target: Path) -> Path:

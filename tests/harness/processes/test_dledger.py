@@ -10,8 +10,8 @@ from harness.processes.dledger import run
 
 async def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) -> None:
     """Sends go on under the next leader, and everything that was acknowledged is there in the end."""
-    result = await run(tmp_path, 3, random.Random(3))
+    result = await run(tmp_path, 2, random.Random(3))
 
     assert result.missing == set()
     assert len(result.acknowledged) > 100
-    assert len(result.seconds) == 3
+    assert len(result.seconds) == 2

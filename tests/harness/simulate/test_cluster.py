@@ -1,4 +1,4 @@
-"""Whole nodes in the simulated world: a few seeds at every run, and with `make sim` all that once failed."""
+"""Whole nodes in the simulated world: what `make sim` does not ask of its seeds, and seeds that once failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def quiet() -> Iterator[None]:
         yield
 
 
-SEEDS = (8, 147, 1026)
 ONCE_FAILED = {
     43: "members that could not reach the master went on where its slave had last copied their offsets",
     51: "the disk failed during a clean stop, so a table was not written",
@@ -31,8 +30,9 @@ ONCE_FAILED = {
 }
 
 
-@pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in ONCE_FAILED)])
-def test_a_seed_holds(seed: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ONCE_FAILED)
+def test_a_seed_that_once_failed_holds(seed: int) -> None:
     outcome = simulate_cluster(seed)
 
     assert outcome.violations == []
@@ -68,3 +68,4 @@ def test_one_seed_gives_one_trace_in_another_process_too() -> None:
 
     assert f"trace {here.digest}" in out.stdout
     assert here.violations == []
+    assert here.counts["acknowledged"] > 0

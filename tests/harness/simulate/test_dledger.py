@@ -1,4 +1,4 @@
-"""Whole nodes of DLedger groups in the simulated world: a few seeds at every run."""
+"""Whole nodes of DLedger groups in the simulated world: what `make sim` does not ask of its seeds."""
 
 from __future__ import annotations
 
@@ -18,20 +18,6 @@ from ledgermq.testing.logs import logs_silenced
 def quiet() -> Iterator[None]:
     with logs_silenced():
         yield
-
-
-SEEDS = (0, 2, 4)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_seed_holds(seed: int) -> None:
-    """Every checker is content, and something was acknowledged and judged."""
-    outcome = simulate_dledger(seed)
-
-    assert outcome.violations == []
-    assert outcome.counts["acknowledged"] > 0
-    assert outcome.counts["pulls_judged"] > 0
-    assert outcome.counts["elections"] > 0
 
 
 ONCE_FAILED_WITH_JAVA = {
@@ -56,10 +42,9 @@ def test_a_group_is_changed_while_it_is_used() -> None:
     assert outcome.requests["CHANGE_DLEDGER_GROUP"] > 0
 
 
-@pytest.mark.parametrize("seed", [0, 7])
-def test_a_group_with_large_tables_elects_a_leader_for_good(seed: int) -> None:
+def test_a_group_with_large_tables_elects_a_leader_for_good() -> None:
     """Though all of them have to be appended to its log, on processors that take seconds for it."""
-    outcome = simulate_dledger(seed, lambda draw: attrs.evolve(draw, workloads=("plain", "pulls"), older_offsets=20_000))
+    outcome = simulate_dledger(7, lambda draw: attrs.evolve(draw, workloads=("plain", "pulls"), older_offsets=20_000))
 
     assert outcome.violations == []
 
@@ -74,3 +59,6 @@ def test_one_seed_gives_one_trace_in_another_process_too() -> None:
 
     assert f"trace {here.digest}" in out.stdout
     assert here.violations == []
+    assert here.counts["acknowledged"] > 0
+    assert here.counts["pulls_judged"] > 0
+    assert here.counts["elections"] > 0
