@@ -12,9 +12,11 @@ from typing import Protocol
 
 import attrs
 
+from ..message.checksum import crc32
 from ..message.errors import CorruptRecord
 from ..message.flags import COMPRESSED, HOST_BITS
 from ..message.layout import (
+    CRC_MASK,
     HEADS,
     MAGIC_V1,
     MAGIC_V2,
@@ -30,7 +32,7 @@ from ..message.properties import KEYS, RETRY_TOPIC, TAGS, UNIQUE_KEY, decode_pro
 from .arguments import DEAD_LETTER_LEVEL, check_delay_level
 from .compression import decompress
 
-_PREFIX = struct.Struct(">ii12xq")  # total size, magic, queue offset; crc, queue id and flag between them are skipped
+_PREFIX = struct.Struct(">iii8xq8xi")  # total size, magic, CRC, queue offset, system flag; what is between them is skipped
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _HEAD_SIZES = tuple(head.size for head in HEADS)
@@ -117,14 +119,11 @@ class RecordView:
 
         Raises:
             BadBody: it cannot be decompressed.
-            CorruptRecord: the size of the body does not fit the record.
         """
         buffer, at = self._buffer, self._at
         sys_flag: int = _INT.unpack_from(buffer, at + SYS_FLAG_AT)[0]
         start = at + _HEAD_SIZES[(sys_flag & HOST_BITS) >> 4]
         size: int = _INT.unpack_from(buffer, start - 4)[0]
-        if not 0 <= size <= at + self.size - start:
-            raise CorruptRecord(f"body of {size} bytes in a record of {self.size}")
         body = buffer[start : start + size]
         return decompress(body, sys_flag) if sys_flag & COMPRESSED else body
 
@@ -281,21 +280,31 @@ class ReceivedMessage(RecordView):
 
 
 def split_records(origin: Origin, buffer: bytes) -> list[ReceivedMessage]:
-    """Split the body of a pull answer.
+    """Split the body of a pull answer, and verify each message's body: brokers do not, and a disk may have damaged it.
 
     Raises:
-        CorruptRecord: some bytes are not a record; no message is returned.
+        CorruptRecord: some bytes are not a record, or a body does not have its CRC; no message is returned.
     """
     messages: list[ReceivedMessage] = []
-    append, prefix = messages.append, _PREFIX.unpack_from
+    append, prefix, view = messages.append, _PREFIX.unpack_from, memoryview(buffer)
     at, end = 0, len(buffer)
     answer = PulledAnswer(end)
     while at < end:
         if end - at < RECORD_SIZE_MIN:
             raise CorruptRecord(f"{end - at} bytes left at byte {at} of a pull answer, a record has at least {RECORD_SIZE_MIN}")
-        size, magic, queue_offset = prefix(buffer, at)
+        size, magic, crc, queue_offset, sys_flag = prefix(buffer, at)
         if (magic != MAGIC_V1 and magic != MAGIC_V2) or not RECORD_SIZE_MIN <= size <= end - at:  # noqa: PLR1714 - hot
             raise CorruptRecord(f"no record at byte {at} of a pull answer: magic {magic & 0xFFFFFFFF:#x}, size {size}")
+        host_bits: int = (sys_flag & HOST_BITS) >> 4
+        start = at + _HEAD_SIZES[host_bits]
+        body_size: int = _INT.unpack_from(buffer, start - 4)[0]
+        if not 0 <= body_size <= at + size - start:
+            raise CorruptRecord(f"body of {body_size} bytes in a record of {size}")
+        if (found := crc32(view[start : start + body_size]) & CRC_MASK) != crc:
+            raise CorruptRecord(
+                f"the message at queue offset {queue_offset} is damaged: the CRC of its body is {found:#010x}, it says "
+                f"{crc & 0xFFFFFFFF:#010x}"
+            )
         append(ReceivedMessage(origin, buffer, at, size, queue_offset, answer))
         at += size
     return messages

@@ -13,6 +13,7 @@ from ledgermq.client.errors import Closed, InvalidArgument, NoRoute
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.json import dumps, loads
+from ledgermq.message.layout import HEAD_V4
 from ledgermq.message.message import MessageQueue
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
@@ -475,3 +476,20 @@ async def test_a_black_hole_does_not_hold_up_the_end(autojump_clock: MockClock) 
                 broker.script(code, *[silence] * 100)
             started = trio.current_time()
         assert trio.current_time() - started <= 2.1
+
+
+async def test_a_message_that_is_damaged_holds_its_queue_up(autojump_clock: MockClock) -> None:
+    """It is neither delivered nor passed; it comes once the broker has it sound again, as after a change of leader."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        fill(broker, 3)
+        sound = broker.queues["t", 0][1]
+        damaged = bytearray(sound)
+        damaged[HEAD_V4.size] ^= 1  # the first byte of its body
+        broker.queues["t", 0][1] = bytes(damaged)
+        async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer:
+            assert await consumer.get_many(10, 30) == []
+            assert broker.offsets["g", "t", 0] == 0
+            broker.queues["t", 0][1] = sound
+            assert [message.queue_offset for message in await consumer.get_many(10, 30)] == [0, 1, 2]
