@@ -11,11 +11,12 @@ TEST_OPTIONS ?=
 INTEROP_PROCESSES ?= 2
 EDGE_SECONDS ?= 60
 EDGE_TURN_MS ?= 100
+STAGE_SECONDS ?= 300
 MODEL_STATES ?= 100000
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes, and each would compile every module.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check interop sim sim-slow check-model fuzz edge full bench clean
+.PHONY: demo test check interop sim sim-slow check-model fuzz edge stages full bench clean
 
 # Spark is published as sources, from which pip builds a package of 490 MB and unpacks it at once: compressing it would take longer
 # than all the rest. The environment has `ledgermq` already, so naming an extra of it builds nothing else.
@@ -83,8 +84,12 @@ fuzz: .venv/ready-to-fuzz  ## every decoder, guided by coverage: FUZZ_SECONDS=N 
 edge: .venv/ready  ## whole requests of strangers at real servers: EDGE_SECONDS=N seconds
 	$(BIN)/python -m harness.processes.edge --seconds $(EDGE_SECONDS) --turn-ms $(EDGE_TURN_MS)
 
+stages: .venv/ready  ## what Spark writes exactly once while it repeats stages: STAGE_SECONDS=N seconds
+	$(BIN)/python -m harness.processes.spark --seconds $(STAGE_SECONDS)
+	$(BIN)/python -m harness.processes.spark --rounds 2 --faults delete,kill --unfenced
+
 # The gates that take long, or that depend on foreign peers and on real time; before a capability counts as finished.
-full: interop sim sim-slow check-model fuzz edge  ## all that .ci/run leaves out, for two hours; wants Java, Maven, Go and npm
+full: interop sim sim-slow check-model fuzz edge stages  ## all that .ci/run leaves out, for two hours; wants Java, Maven, Go and npm
 
 bench: .venv/ready  ## every figure, briefly, against Apache RocketMQ on this machine
 	$(BIN)/python bench/all.py --quick

@@ -113,16 +113,21 @@ def _errors_path(directory: Path, command: str) -> Path:
 
 @asynccontextmanager
 async def running(
-    directory: Path, *arguments: str, place: Place | None = None, turns: Path | None = None
+    directory: Path,
+    *arguments: str,
+    place: Place | None = None,
+    turns: Path | None = None,
+    module: str = "ledgermq.cli.main",
 ) -> AsyncGenerator[ServerProcess]:
     """Start `ledgermq` with arguments, here or on a machine of a virtual network, and kill it at the end of the block.
 
     Args:
         turns: a file that receives the long turns of its event loop, as `watched` measures them.
+        module: what is run as `ledgermq`, if its turns are not measured.
     """
     errors_path = _errors_path(directory, arguments[0])
     environment = {**os.environ, "PYTHONPATH": f"{_SOURCES}{os.pathsep}{_ROOT}", "HOME": str(directory)}
-    command = ("ledgermq.cli.main",) if turns is None else ("harness.processes.watched", str(turns))
+    command = (module,) if turns is None else ("harness.processes.watched", str(turns))
     environment.pop("LEDGERMQ_NAMESRV", None)
     with errors_path.open("ab") as errors:
         process = await trio.lowlevel.open_process(
@@ -161,10 +166,13 @@ def broker_arguments(store: Path, settings: Mapping[str, object] | None = None) 
 
 @asynccontextmanager
 async def running_broker(
-    store: Path, settings: Mapping[str, object] | None = None, turns: Path | None = None
+    store: Path,
+    settings: Mapping[str, object] | None = None,
+    turns: Path | None = None,
+    module: str = "ledgermq.cli.main",
 ) -> AsyncGenerator[ServerProcess]:
-    """Start a broker on `store` and wait until it is up."""
-    async with running(store.parent, *broker_arguments(store, settings), turns=turns) as broker:
+    """Start a broker on `store` and wait until it is up; the rest as for `running`."""
+    async with running(store.parent, *broker_arguments(store, settings), turns=turns, module=module) as broker:
         await broker.up()
         yield broker
 
