@@ -115,6 +115,8 @@ class JavaLinks:
     clients: ForeignClients | None = None
     """Answers METADATA, APPEND and GET."""
     outgoing: dict[tuple[PeerId, int], JavaLink] = attrs.field(factory=dict[tuple[PeerId, int], JavaLink])
+    _damaged_index: LogIndex = NO_INDEX
+    """The last damaged entry that a leader has sent."""
     _nursery: trio.Nursery | None = None
 
     def follow_members(self, addresses: Mapping[PeerId, Address]) -> None:
@@ -132,12 +134,26 @@ class JavaLinks:
     def send(self, message: Message) -> None:
         """Send a request to its receiver, or an answer on the connection of its request."""
         if isinstance(message, Reply):
+            if message.damaged_index != NO_INDEX:
+                self._note_damage(message)
             connection, command = message.request.token
             connection.push(encode_frame(command.response(200, body=java.encode_reply(self.group, message))))
         elif not isinstance(message, Answered) and self._nursery is not None:
             link = self.outgoing.get((message.to, 0))
             if link is not None:
                 self._nursery.start_soon(link.ask, message)
+
+    def _note_damage(self, refusal: Reply) -> None:
+        """Log that the leader has sent a damaged entry, once for each; it is sent again until another node leads."""
+        if refusal.damaged_index != self._damaged_index:
+            self._damaged_index = refusal.damaged_index
+            log.error(
+                "damaged_entry_not_replaceable",
+                leader=refusal.to,
+                index=refusal.damaged_index,
+                reason="the leader's disk has damaged it, and DLedger's protocol has no request for another copy: transfer "
+                "leadership to a node that has the entry, and replace the node whose copy is damaged",
+            )
 
     async def run(self, host: str, port: int, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen and dial until cancelled; `started` returns the port.

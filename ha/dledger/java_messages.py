@@ -136,6 +136,8 @@ class Reply:
     begin_index: LogIndex = NO_INDEX
     end_index: LogIndex = NO_INDEX
     leader: PeerId | None = None
+    damaged_index: LogIndex = NO_INDEX
+    """The entry of a push for which it was refused, because the body was damaged where it was stored; it is not sent."""
 
     @property
     def to(self) -> PeerId:

@@ -288,8 +288,8 @@ def _truncate(state: JavaState, push: Push) -> None:
         state.snapshot = snapshot
     elif first_cut <= log.last_index:
         log.truncate(first_cut)
-    if not equal and not _append_received(state, push):
-        state.send(state.reply(push, Code.INCONSISTENT_STATE))
+    if not equal and (refusal := _append_received(state, push)) is not None:
+        state.send(refusal)
         return
     state.verified_index = index
     follow_commit(state, push.commit_index)
@@ -304,31 +304,34 @@ def _moves_begin(state: JavaState, entry: memoryview) -> bool:
 def _take_entries(state: JavaState, push: Push) -> None:
     _, size, _, _, position, *_ = _unpack_header(push.entries[0])
     joins = state.verified_index == state.log.last_index and state.reader.fits(position, size)
-    if not joins or not _append_received(state, push):
-        state.send(state.reply(push, Code.INCONSISTENT_STATE))
+    refusal = _append_received(state, push) if joins else state.reply(push, Code.INCONSISTENT_STATE)
+    if refusal is not None:
+        state.send(refusal)
         return
     state.verified_index = push.last_index
     follow_commit(state, push.commit_index)
     answer_when_durable(state, push, push.last_index, Code.SUCCESS)
 
 
-def _append_received(state: JavaState, push: Push) -> bool:
-    """Add the entries of a push to the log; return False, without adding any, if they are not valid."""
-    batches = list[Batch]()
+def _append_received(state: JavaState, push: Push) -> Reply | None:
+    """Add the entries of a push to the log; return a refusal, without adding any, if they are not valid."""
+    batches, refusal = list[Batch](), state.reply(push, Code.INCONSISTENT_STATE)
     index, term, end = push.first_index, state.log.last_term, -1
     for entries in _in_one_file(push.entries):
         _, size, _, _, position, *_ = _unpack_header(entries)
         if batches and not state.reader.fits(position, size, end):
-            return False
+            return refusal
         walked = walk_entries(entries, 0, len(entries), position=position, next_index=index, term=term, check_bodies=True)
+        if walked.damaged:
+            return attrs.evolve(refusal, damaged_index=walked.next_index)
         if walked.fault is not None or walked.runs[-1][1] > state.term:
-            return False
+            return refusal
         runs = tuple(TermRun(*run) for run in walked.runs)
         batches.append(Batch(index, walked.next_index - 1, runs, len(entries), ReceivedEntries(walked, entries)))
         index, term, end = walked.next_index, walked.runs[-1][1], walked.position
     for batch in batches:
         state.log.append_received(batch, batch.first_index)
-    return True
+    return None
 
 
 def _in_one_file(entries: Sequence[memoryview]) -> list[memoryview]:

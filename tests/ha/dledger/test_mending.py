@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from ledgermq.ha.dledger.layout import HEADER_SIZE
+from ledgermq.ha.dledger.settings import JAVA
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.dledger.walk import walk_entries
 
@@ -96,3 +98,36 @@ def test_without_a_sound_copy_no_node_takes_the_damaged_one() -> None:
         group.check()
 
     scenario(story)
+
+
+def test_with_dledgers_protocol_the_follower_names_the_leader_that_an_operator_has_to_replace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It has no request for a copy. Once a node with a sound one leads, all go on."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        away = next(node for node in group.running if node is not leader)
+        await group.put(leader, 3)
+        await group.converged()
+        await away.kill()
+        await group.put(leader, 40)
+        await group.converged()
+        index = leader.up.ledger.end_index - 20
+        entry = damage(leader, index)
+
+        await away.start()
+        await group.until(lambda: "damaged_entry_not_replaceable" in caplog.text)
+        await trio.sleep(5)
+        assert away.up.ledger.end_index < index
+        assert leader.up.leading is not None
+        assert leader.up.hand_over("its disk is replaced")
+
+        await group.until(lambda: away.up.ledger.end_index > index)
+        assert bytes(away.up.ledger.entry(index)) == entry
+        (event,) = [record.getMessage() for record in caplog.records if "damaged_entry_not_replaceable" in record.getMessage()]
+        assert f"leader='{leader.peer}' index={index}" in event
+        assert "transfer leadership to a node that has the entry" in event
+
+    with caplog.at_level("INFO"):
+        scenario(story, dialect=JAVA)
