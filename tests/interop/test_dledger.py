@@ -28,6 +28,8 @@ BODY_SIZE = 200
 FILE_SIZE = 256 * 1024
 OURS, JAVA, JAVA_032 = "ours", "0.3.1.2", "0.3.2"
 """Whose node: ours, or of which version of DLedger."""
+IN_BATCHES = " in batches"
+"""Behind a version of DLedger: a leader of it sends several entries in one push (`enableBatchPush`)."""
 PATIENCE_SECONDS = 240.0
 ACCESS = ("--add-opens", "java.base/java.nio=ALL-UNNAMED", "--add-opens", "java.base/jdk.internal.ref=ALL-UNNAMED")
 
@@ -60,8 +62,9 @@ class Node:
         if self.maker == OURS:
             command = [sys.executable, "-m", "tests.interop.ledger_node", *arguments]
         else:
-            class_path = peers.ledger_peer(self.maker)
-            command = [peers.tool("java"), "-Xmx256m", *ACCESS, "-cp", class_path, "LedgerPeer", *arguments, "false"]
+            version, batches, _ = self.maker.partition(IN_BATCHES)
+            java = [peers.tool("java"), "-Xmx256m", *ACCESS, "-cp", peers.ledger_peer(version), "LedgerPeer"]
+            command = [*java, *arguments, "true" if batches else "false"]
         self.base.mkdir(parents=True, exist_ok=True)
         with (self.base / f"{self.name}.log").open("ab") as errors:
             environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}"}
@@ -122,7 +125,7 @@ class Node:
 def group_of(makers: Sequence[str], folder: Path) -> Generator[list[Node]]:
     """A group with one node of each make named."""
     for maker in set(makers) - {OURS}:
-        obtain(lambda maker=maker: peers.ledger_peer(maker))  # type: ignore[misc]
+        obtain(lambda maker=maker: peers.ledger_peer(maker.removesuffix(IN_BATCHES)))  # type: ignore[misc]
     text = ";".join(f"n{number}-127.0.0.1:{free_port()}" for number in range(len(makers)))
     nodes = [Node(f"n{number}", maker, text, folder / f"n{number}") for number, maker in enumerate(makers)]
     try:
@@ -162,8 +165,8 @@ def await_equal(nodes: Sequence[Node]) -> None:
 
 @pytest.mark.parametrize(
     "makers",
-    [(OURS, JAVA, JAVA), (OURS, OURS, JAVA), (OURS, JAVA_032, JAVA_032)],
-    ids=["one of ours", "two of ours", "one of ours beside 0.3.2"],
+    [(OURS, JAVA, JAVA), (OURS, OURS, JAVA), (OURS, JAVA_032, JAVA_032), (OURS, OURS, JAVA + IN_BATCHES)],
+    ids=["one of ours", "two of ours", "one of ours beside 0.3.2", "two of ours, batches of the third"],
 )
 def test_a_mixed_group_holds_the_same_entries_through_kills_of_leaders_of_either_make(
     makers: tuple[str, ...], tmp_path: Path
