@@ -40,24 +40,28 @@ async def list_brokers(namesrv: str, as_json: bool) -> None:
 async def status(namesrv: str, as_json: bool) -> None:
     """Show version, load, disk and replication of every broker, or why it does not answer.
 
-    Ends with status 1, and names on standard error what is missing: a broker that does not answer, the master of a broker's
-    name, the slaves of a SYNC_MASTER, the leader or a member of a DLedger group.
+    Ends with status 1, and names on standard error what is missing: every broker, one that does not answer, the master of a
+    broker's name, the slaves of a SYNC_MASTER, a slave that does not follow its master, the leader or a member of a DLedger
+    group, or that two nodes lead.
     """
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         rows = [{**row, **dict.fromkeys(_STATE)} for row in await _members(admin)]
         nodes = [node for row in rows if (node := await _ask_broker(admin, row)) is not None]
     columns = ("broker", "id", "role", "address", "version", "in_tps", "out_tps", "disk_percent", "log_end", "replication")
-    print_rows(rows, columns, as_json=as_json, nothing="the name server knows no broker")
+    print_rows(rows, columns, as_json=as_json)
     silent = [f"{row['broker']}: {row['role']} {row['id']} at {row['address']}: {row['error']}" for row in rows if row["error"]]
     with_master = {str(row["broker"]) for row in rows if row["role"] == "master"} | {str(node["broker"]) for node in nodes}
     headless = sorted({str(row["broker"]) for row in rows} - with_master)
     alone = [row["broker"] for row in rows if row["waits_in_vain"]]
+    idle = [row for row in rows if row["broker"] in with_master and _follows_nobody(row["ha"] or {})]
     fail_if_missing(
         [
+            *([] if rows else ["the name server knows no broker"]),
             *silent,
             *(f"{name}: no master, so nothing can be sent to it" for name in headless),
             *(f"{name}: no slave of its SYNC_MASTER, so sends end with SLAVE_NOT_AVAILABLE" for name in alone),
-            *missing_of(nodes),
+            *(f"{row['broker']}: slave {row['id']} at {row['address']} is not fed: {row['replication']}" for row in idle),
+            *(missing_of(nodes) if nodes else ()),
         ]
     )
 
@@ -101,6 +105,13 @@ async def _ask_broker(admin: Admin, row: dict[str, Any]) -> dict[str, Any] | Non
         row["waits_in_vain"] = config.get("brokerRole") == "SYNC_MASTER"
     node = ha.get("dledger")
     return {"broker": row["broker"], "address": row["address"], **node} if node else None
+
+
+def _follows_nobody(ha: dict[str, Any]) -> bool:
+    """Whether a broker reports, in its HA status in snake case, that it is a slave and receives nothing from a master."""
+    client: dict[str, Any] = ha.get("ha_client_runtime_info") or {}
+    slave = not ha.get("master") and not ha.get("dledger") and "ha_client_runtime_info" in ha
+    return slave and (not client.get("master_addr") or bool(client.get("refusal")) or not client.get("activated", True))
 
 
 def _first_number(text: str | None) -> float:

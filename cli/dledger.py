@@ -29,12 +29,13 @@ def command() -> None:
 async def status(namesrv: str, as_json: bool) -> None:
     """Show every node with its view of the group: role, term, committed index and problems.
 
-    Ends with status 1 if a group has no leader or a member is missing, and names them on standard error.
+    Ends with status 1 if there is no group, or one has no leader, two leaders or a member that is missing, and names them on
+    standard error.
     """
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         found = await nodes_of(admin)
     rows = [snaked(node) for node in found] if as_json else rows_of(found)
-    print_rows(rows, _COLUMNS, as_json=as_json, nothing="no broker of this cluster belongs to a DLedger group")
+    print_rows(rows, _COLUMNS, as_json=as_json)
     fail_if_missing(missing_of(found))
 
 
@@ -63,12 +64,20 @@ def leaders_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def missing_of(found: list[dict[str, Any]]) -> list[str]:
     """What the groups lack: nodes that do not answer or take no part, leaders, and members that are not connected."""
+    if not found:
+        return ["no broker that the name server knows belongs to a DLedger group"]
     missing = [
         f"{node['broker']}: {node.get('selfId') or 'the node'} at {node['address']}: {node['failure']}"
         for node in found
         if node.get("failure")
     ]
     leaders = {node["broker"]: node for node in leaders_of(found)}
+    missing += [
+        f"{node['broker']}: {node['selfId']} at {node['address']} leads too, in term {node['term']}, and may hold messages "
+        f"that {newest['selfId']} at {newest['address']}, which leads in term {newest['term']}, does not have"
+        for node in found
+        if node.get("role") == "leader" and node is not (newest := leaders[node["broker"]])
+    ]
     for broker in sorted({node["broker"] for node in found}):
         leader = leaders.get(broker)
         if leader is None:

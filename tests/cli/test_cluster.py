@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from ledgermq.cli.main import main
@@ -76,7 +77,10 @@ def test_what_keeps_a_slave_from_following_is_shown(start: Start, runner: Run, t
     until(shows(0, "no slave$"))
 
     lonely = runner("cluster", "status", namesrv=namesrv, status=1)
-    assert lonely.stderr == "missing: broker-a: no slave of its SYNC_MASTER, so sends end with SLAVE_NOT_AVAILABLE\n"
+    none, refused, lost = lonely.stderr.splitlines()
+    assert none == "missing: broker-a: no slave of its SYNC_MASTER, so sends end with SLAVE_NOT_AVAILABLE"
+    assert re.match(r"missing: broker-a: slave 1 at \S+ is not fed: \S+ the master does not know our secret", refused)
+    assert re.match(r"missing: broker-a: slave 2 at \S+ is not fed: cannot reach 127\.0\.0\.1:1", lost)
 
     master.process.send_signal(signal.SIGSTOP)
     found = runner("cluster", "status", namesrv=namesrv, status=1)
@@ -88,3 +92,12 @@ def test_what_keeps_a_slave_from_following_is_shown(start: Start, runner: Run, t
     assert master.stop() == 0
     headless = runner("cluster", "status", namesrv=namesrv, status=1)
     assert headless.stderr == "missing: broker-a: no master, so nothing can be sent to it\n"
+
+
+@pytest.mark.parametrize("command", ["cluster", "dledger"])
+def test_a_cluster_of_which_nothing_is_left_is_no_healthy_one(start: Start, runner: Run, command: str) -> None:
+    """The name server has forgotten brokers that are gone, so an empty table may be the worst case."""
+    namesrv = start("namesrv", "--port", "0").wait_for(r"listening on \S+:(\d+)")[1]
+    found = runner(command, "status", "--json", namesrv=f"127.0.0.1:{namesrv}", status=1)
+    assert json.loads(found.stdout) == []
+    assert re.match(r"missing: .*the name server knows", found.stderr)

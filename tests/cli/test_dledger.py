@@ -59,7 +59,10 @@ def test_a_cluster_without_groups_says_so(start: Start, runner: Run) -> None:
     namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
     up.wait_for(r"Ctrl-C stops")
 
-    assert "no broker of this cluster belongs to a DLedger group" in runner("dledger", "status", namesrv=namesrv).output
+    assert (
+        "no broker that the name server knows belongs to a DLedger group"
+        in runner("dledger", "status", namesrv=namesrv, status=1).stderr
+    )
     refused = runner("dledger", "transfer", "n1", namesrv=namesrv, status=1)
     assert "no leader of such a DLedger group is known" in refused.stderr
 
@@ -94,6 +97,16 @@ def test_what_a_group_lacks_is_named() -> None:
         "b: n0 is not connected to the others",
         "b: n2 is not connected to the others",
     ]
+
+
+def test_a_second_leader_of_one_name_is_a_fault_and_named() -> None:
+    """As after `store reset-peers`, when a former member comes back with its old store."""
+    alone = {**node(1, "leader", leader="n1"), "term": 4, "voters": ["n1"], "peers": []}
+    former = {**node(0, "leader"), "voters": ["n0"], "peers": []}
+
+    (text,) = missing_of([alone, former])
+    assert text.startswith("b: n0 at 127.0.0.1:0 leads too, in term 3")
+    assert "n1 at 127.0.0.1:1, which leads in term 4" in text
 
 
 def test_a_node_that_does_not_know_of_its_successor_is_not_taken_for_the_leader() -> None:
