@@ -35,7 +35,6 @@ RARE = (
     "under a lease without end",
     "without asking a majority",
     "from before a truncation",
-    "remember with a part of the log",
 )
 """Planted bugs that take too many seeds for every run."""
 
