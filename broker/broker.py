@@ -234,8 +234,6 @@ class Broker:
             numbered=self.numbered,
             replicated=self.replicated,
         ).load(self.config)
-        if self.replicated is None:  # in DLedger mode the leader adopts topics, and the log brings them to the other nodes
-            adopt_stored(self.topics, self.store)
 
     def _register_services(self) -> None:
         """Register the request codes; a change of a replicated table is answered once committed, a new topic once routed."""
@@ -353,6 +351,8 @@ class Broker:
         """Serve, start the tasks and register; everything runs in `nursery`."""
         self.dispatcher.nursery = nursery
         replication = self.replication
+        if self.replicated is None:  # in DLedger mode the leader adopts topics, and the log brings them to the other nodes
+            await adopt_stored(self.topics, self.store)
         self.role.begin(
             {
                 Phase.STOP_TAKING: (self._stop_taking, replication.stop_taking),
@@ -410,7 +410,7 @@ class Broker:
         if new.role.takes_puts:
             self.locks.lead(self.world.clock.monotonic())
             await self.commits.keep_inside_queues()
-            adopt_stored(self.topics, self.store, has_every_change=self.replicated is not None)
+            await adopt_stored(self.topics, self.store, has_every_change=self.replicated is not None)
 
     async def _serve(self, _old: RoleState, _new: RoleState) -> None:
         self.store.writability.role_refusal = self.role.refusal

@@ -202,6 +202,12 @@ class DLedgerReplication(Replication[DLedgerNode]):
         self.replicated.stop_leading()
         self._tables_scope.cancel()
 
+    async def begin_role(self, old: RoleState, new: RoleState) -> None:
+        """Lead or follow the group, and list what a leader has to append; called in `Phase.REBUILD`."""
+        await super().begin_role(old, new)
+        if new.role.takes_puts:
+            await self.replicated.prepare_to_lead()
+
     async def serve(self, _old: RoleState, new: RoleState) -> None:
         """Append commits while this node leads."""
         if new.role.takes_puts:

@@ -38,6 +38,7 @@ from ..store.divided_log import DividedCommitLog
 from ..store.errors import NotWritable, RecordTooLarge
 from ..store.message_store import MessageStore
 from ..world.events import get_logger
+from ..world.slices import ROWS_PER_SLICE, in_slices
 from .delay import DelayDelivery
 from .derived_tables import DerivedTables, Forbidden, changed_names
 from .groups import GroupConfig, GroupTable
@@ -124,6 +125,8 @@ class ReplicatedTables:
     _deleted: deque[list[_Commit]] = attrs.field(factory=deque[list[_Commit]])
     """On the leader, the commits that each deletion has removed whose event is not derived yet, in the order of the log."""
 
+    _leases: dict[LeaseKey, None] = attrs.field(factory=dict[LeaseKey, None])
+    """The leases that this node will append when it begins to lead."""
     _gathered: trio.Event = attrs.field(factory=trio.Event)
     """Set when there is something to append."""
 
@@ -139,6 +142,12 @@ class ReplicatedTables:
 
     # ---------------------------------------------------------------- as the leader
 
+    async def prepare_to_lead(self) -> None:
+        """List the leases for `begin_leading` in several turns of the event loop; they do not change before that."""
+        self._leases.clear()
+        async for leases in in_slices(self.locks.keys(), ROWS_PER_SLICE, next_turn=self.store.world.processor.next_turn):
+            self._leases.update(dict.fromkeys(leases))
+
     def begin_leading(self) -> None:
         """Determine what the tables contain that is not in the log: topics adopted from messages, for example."""
         derived = self.derived
@@ -147,7 +156,7 @@ class ReplicatedTables:
         self.offsets.dirty, self._deliveries = dict(self.unsure_offsets), self.delay.changes
         self.locks.take_over(self.store.world.clock.monotonic())
         # An earlier leadership of this node may have given leases that the log lacks. Their owners may renew them from now on.
-        self.locks.dirty = dict.fromkeys(self.locks.keys())
+        self.locks.dirty, self._leases = self._leases, {}
         for topic, group, queue_id in sorted(self._resets):
             if self.offsets.query(group, topic, queue_id) is not None:
                 self.offsets.resets.add(group, topic, queue_id)

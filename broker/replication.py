@@ -95,8 +95,8 @@ class SlavesTables:
         await self.topics.load_in_slices(stored)
         self._deleted_topics = (self._deleted_topics | before) - self.topics.topics.keys()
 
-    def adopt_topics(self) -> None:
-        adopt_stored(self.topics, self.store, but=self._deleted_topics)
+    async def adopt_topics(self) -> None:
+        await adopt_stored(self.topics, self.store, but=self._deleted_topics)
 
     async def take_groups(self, stored: Mapping[str, Any]) -> None:
         await self.groups.load_in_slices(stored)

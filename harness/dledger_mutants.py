@@ -63,12 +63,10 @@ def _serve_beyond_commit(_: Any) -> Any:
 
 
 def _repeat_an_offset(original: Any) -> Any:
-    def take_up_next_offsets(self: Any) -> None:
-        original(self)
-        for key, offset in list(self.next_offsets.items()):
-            self.next_offsets[key] = max(offset - 1, 0)
+    def next_offsets_of(self: Any, keys: Any) -> Any:
+        return {key: max(offset - 1, 0) for key, offset in original(self, keys).items()}
 
-    return take_up_next_offsets
+    return next_offsets_of
 
 
 def _commit_what_one_node_has(_: Any) -> Callable[[Any, Any], int]:
@@ -119,7 +117,7 @@ DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
     ),
     ("dledger: acknowledge when deposed", Waiters, "change_term", _acknowledge_when_deposed, QUEUES),
     ("dledger: serve beyond the commit", DLedgerCommitLog, "readable_offset", _serve_beyond_commit, QUEUES),
-    ("dledger: give out a queue offset again", MessageStore, "take_up_next_offsets", _repeat_an_offset, QUEUES),
+    ("dledger: give out a queue offset again", MessageStore, "_next_offsets_of", _repeat_an_offset, QUEUES),
     ("dledger: commit what one node has", quorum, "committed_index", _commit_what_one_node_has, QUEUES),
     ("dledger: pass over tables in the log", ReplicatedTables, "apply", _pass_over_tables, TABLES),
     ("dledger: append large tables in one turn", ReplicatedTables, "state", _state_in_one_turn, with_large_tables),

@@ -112,11 +112,18 @@ class Dispatcher:
                 check()
                 try:
                     if handler is not None:
-                        return handler(connection, request)
-                    assert waiting is not None, "the code has a handler"
-                    return await waiting(connection, request)
-                finally:
-                    await settled()  # a refusal, too, may say what has been changed
+                        answer = handler(connection, request)
+                    else:
+                        assert waiting is not None, "the code has a handler"
+                        answer = await waiting(connection, request)
+                except RequestRefused as refusal:  # which, too, may say what has been changed
+                    try:
+                        await settled()
+                    except RequestRefused as unsettled:
+                        raise RequestRefused(unsettled.code, f"{refusal.remark}; {unsettled.remark}") from unsettled
+                    raise
+                await settled()
+                return answer
 
             self._waiting[code] = wait
 

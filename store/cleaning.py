@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from ..world.events import get_logger
-from ..world.slices import in_slices
+from ..world.slices import ROWS_PER_SLICE, in_slices
 from ..world.ticks import next_tick
 from .config import CONSUMED
 from .put_side import PutSide
@@ -123,7 +123,9 @@ class Cleaner:
             removed = []
         if removed:
             await self.before_removal(removed[-1].end)
-        begins = {key: queue.min_offset for key, queue in self.store.queues.table.items()} if removed else {}
+        begins: dict[tuple[str, int], int] = {}
+        async for queues in in_slices(list(self.store.queues.table.items()) if removed else [], ROWS_PER_SLICE):
+            begins |= {key: queue.min_offset for key, queue in queues}
         for segment in removed:
             await commit_log.remove_oldest()
             if deletion.reason is Reason.FORCED:

@@ -131,7 +131,9 @@ class LogEvents:
         if kept is None and file.exists:
             log.error("deletions_unreadable", path=file.path)
         for topic, queue_id, deletion in deletions_of(kept):
-            if deletion.physical_offset >= self.log.min_offset and self._is_in_log(topic, deletion):
+            if deletion.physical_offset < self.log.min_offset:
+                self._note_expired(topic, queue_id, deletion)
+            elif self._is_in_log(topic, deletion):
                 self._add(topic, queue_id, deletion)
         for topic, end in topics_of(kept):
             if end.physical_offset >= self.log.min_offset and self._is_in_log(topic, end):
@@ -145,6 +147,12 @@ class LogEvents:
                 if (topic, queue_id, end.queue_offset) not in named[at]:
                     continue
             self.queues.of(topic, queue_id).note_end(end)
+
+    def _note_expired(self, topic: str, queue_id: int, deletion: Deletion) -> None:
+        """Let the last file of a queue be freed whose deletion has left the log, and all of its messages before it."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is not None and queue.physical_end <= deletion.physical_offset:
+            queue.deletion = deletion
 
     def _add(self, topic: str, queue_id: int, deletion: Deletion) -> None:
         self._changes += 1
@@ -171,12 +179,15 @@ class LogEvents:
 
     def to_json(self) -> dict[str, Any]:
         """The content to be written to the file."""
-        low, ended = self.log.min_offset, _Table()
+        low, ended, deleted = self.log.min_offset, _Table(), self._deleted()
         for (topic, queue_id), queue in self.queues.table.items():
             if rows := [row_of(end) for end in queue.ends if not isinstance(end, Deletion) or end.physical_offset < low]:
                 ended.setdefault(topic, {})[str(queue_id)] = rows
+            last = queue.deletion
+            if last is not None and last.physical_offset < low and queue.is_deleted and queue.segments.files:
+                deleted.setdefault(topic, {})[str(queue_id)] = [row_of(last)]  # until the files of the queue are freed
         topics = {topic: row_of(end) for topic, end in self.topics.items() if end.physical_offset >= low}
-        return {"deletedQueues": self._deleted(), "deletedTopics": topics, "endedQueues": ended}
+        return {"deletedQueues": deleted, "deletedTopics": topics, "endedQueues": ended}
 
     def _deleted(self) -> _Table:
         low, table = self.log.min_offset, _Table()

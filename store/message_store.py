@@ -6,17 +6,21 @@ broker's log, and the queues as a whole. Everything runs on the event loop; only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 import attrs
 
 from ..message.control import deletion_of
+from ..world.slices import in_slices
 from .cleaning import Cleaner
 from .consumequeue import ConsumeQueue
 from .events import LogEvents
 from .put_side import PutSide
 from .read_side import ReadSide
+
+QUEUES_PER_TURN = 10_000
+"""How many queues one turn of the event loop asks for their next offset, in a microsecond each."""
 
 
 class Checkpoints(Protocol):
@@ -109,17 +113,30 @@ class MessageStore(PutSide, ReadSide):
                 await self.world.processor.next_turn()
             if self.dispatcher.dispatched_offset < self.log.max_offset:
                 await self.cut(self.dispatcher.dispatched_offset)
-        self.take_up_next_offsets()
+        await self._take_up_next_offsets_in_slices()
         self.queue_ends.pending = self.queue_ends.filled_from() > 0
         self.last_timestamp = max(self.last_timestamp, self.dispatcher.last_store_timestamp)
 
     def take_up_next_offsets(self) -> None:
         """Let queues continue behind their last message, or at the offset of their last deletion if they have no later one."""
-        self.next_offsets.clear()
         self.file_ends.clear()
-        self.next_offsets.update({key: found[-1].queue_offset for key, found in self.events.deletions.items() if found})
-        for key, end in queue_offsets_of(self.queues.table.values()).items():
-            self.next_offsets[key] = max(end, self.next_offsets.get(key, 0))
+        self.next_offsets = self._next_offsets_of({**self.events.deletions, **self.queues.table})
+
+    async def _take_up_next_offsets_in_slices(self) -> None:
+        """Do the same in several turns of the event loop; the offsets change in the last one."""
+        self.file_ends.clear()
+        found: dict[tuple[str, int], int] = {}
+        keys = list({**self.events.deletions, **self.queues.table})
+        async for piece in in_slices(keys, QUEUES_PER_TURN, next_turn=self.world.processor.next_turn):
+            found |= self._next_offsets_of(piece)
+        self.next_offsets = found
+
+    def _next_offsets_of(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        queues, deletions = self.queues.table, self.events.deletions
+        found = {key: deletions[key][-1].queue_offset for key in keys if deletions.get(key)}
+        for key, end in queue_offsets_of(queues[key] for key in keys if key in queues).items():
+            found[key] = max(end, found.get(key, 0))
+        return found
 
     def drop_everything_derived(self) -> None:
         """Drop what was derived from a log that now begins elsewhere; its new records are derived as they arrive.
@@ -145,12 +162,10 @@ class MessageStore(PutSide, ReadSide):
         """Topics that have messages."""
         return {topic for (topic, _), queue in self.queues.table.items() if queue.max_offset > queue.min_offset}
 
-    def queues_by_topic(self) -> dict[str, list[int]]:
-        """The queues that have been written to, of each topic that has messages."""
-        ids: dict[str, list[int]] = {}
-        for topic, queue_id in self.queues.table:
-            ids.setdefault(topic, []).append(queue_id)
-        return {topic: ids[topic] for topic in sorted(self.topics())}
+    def has_messages(self, topic: str) -> bool:
+        """Whether a topic has messages."""
+        queues = (self.queues.table[topic, queue_id] for queue_id in self.queues.ids(topic))
+        return any(queue.max_offset > queue.min_offset for queue in queues)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Queues of a topic that have been written to."""

@@ -150,7 +150,13 @@ class Relay:
         self.store.catch_up()  # what was acknowledged before is before the ends of the queues
         entries: list[bytes] = []
         listed: list[bytes] = []
-        async for piece in in_slices(self._queues_to_reset(request, group, topic), QUEUES_PER_TURN):
+        queues, decides = self._queues_to_reset(request, group, topic), self.store.writability.hard_refusal is None
+        async for piece in in_slices(queues, QUEUES_PER_TURN):
+            if decides and (lost := self.store.writability.hard_refusal) is not None:  # since the last turn
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"{lost}: {group} was reset on {len(entries)} queues of {topic}, and not on those from {piece[0]} on",
+                )
             for queue_id, offset in self._targets(request, group, topic, piece).items():
                 move(group, topic, queue_id, offset)
                 queue = MessageQueue(topic, self.config.now.broker_name, QueueId(queue_id))

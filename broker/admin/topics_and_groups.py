@@ -221,9 +221,15 @@ class Administration:
             raise _invalid(fault)
         offsets, topic, offline = self.offsets, request.text("topic", ""), request.boolean("offline")
         copied = [(name, offsets.of(source, name)) for name in ([topic] if topic else sorted(offsets.topics_of(source)))]
+        done = 0
         async for piece in in_slices(copied, ROWS_PER_SLICE, rows_of):
-            if self.deletions.replicated is not None:
-                self.deletions.replicated.check_leads()  # another node may have been elected since the last turn
+            # Another node may have been elected since the last turn.
+            if self.deletions.replicated is not None and (refusal := self.store.writability.refusal) is not None:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"{refusal}: the offsets of {source} on {done} of {len(copied)} topics were copied to {target}, no others",
+                )
+            done += len(piece)
             living = self.consumers.get(source)
             for name, _ in piece:
                 if living is not None and not offline and name not in living.subscriptions:

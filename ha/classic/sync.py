@@ -61,7 +61,7 @@ class SlaveTables(Protocol):
         """Replace the topic table and its version."""
         ...
 
-    def adopt_topics(self) -> None:
+    async def adopt_topics(self) -> None:
         """Add topics that only the records of our log name."""
         ...
 
@@ -173,7 +173,7 @@ class ConfigSync:
             if self.master is not None and self.may_take():
                 await self.round(self.master)
             else:
-                self.tables.adopt_topics()
+                await self.tables.adopt_topics()
             self._wake = trio.Event()
             with trio.move_on_after(min(self.period_seconds, RETRY_SECONDS) if self._failing else self.period_seconds):
                 await self._wake.wait()
@@ -195,7 +195,7 @@ class ConfigSync:
         except* RemotingError as group:
             failed["connection"] = str(group.exceptions[0])
         if failed:  # messages of a topic that the master has not sent yet can be read only here now
-            self.tables.adopt_topics()
+            await self.tables.adopt_topics()
         if not failed:
             self._logged = set()
         elif self._failing and failed.keys() != self._logged:  # not the first round: a new master refuses until it serves

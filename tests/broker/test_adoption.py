@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import attrs
+import pytest
+import trio
 
+from ledgermq.broker import adoption
 from ledgermq.broker.adoption import adopt_stored
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.data_version import DataVersion
 
+from ..turns import counted
 from .desk import Desk, open_desk
 
 
@@ -29,7 +33,7 @@ async def test_a_queue_with_messages_that_are_newer_than_the_table_is_read(tmp_p
         topics = desk.broker.topics
         topics.version = DataVersion(7, stored_ms - 1)
 
-        adopt_stored(topics, desk.broker.store)
+        await adopt_stored(topics, desk.broker.store)
 
         config = topics.topics["T"]
         assert (config.read_queue_nums, config.write_queue_nums) == (3, 2)
@@ -43,7 +47,7 @@ async def test_a_queue_that_was_taken_away_stays_away(tmp_path: Path) -> None:
         topics = desk.broker.topics
         topics.version = before = DataVersion(7, stored_ms + 1)
 
-        adopt_stored(topics, desk.broker.store)
+        await adopt_stored(topics, desk.broker.store)
 
         assert topics.topics["T"].read_queue_nums == 2
         assert topics.version == before
@@ -59,3 +63,30 @@ async def test_a_killed_broker_reads_the_queues_of_a_change_that_it_had_not_writ
     async with open_desk(tmp_path) as desk:
         assert desk.broker.topics.topics["T"].read_queue_nums == 3
         assert len(desk.peer().pulled("T", queueId=2)) == 1
+
+
+async def test_the_topics_of_many_queues_are_adopted_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that is deleted meanwhile is not added again."""
+    monkeypatch.setattr(adoption, "TOPICS_PER_TURN", 5)
+    async with open_desk(tmp_path) as desk:
+        topics, store = desk.broker.topics, desk.broker.store
+        names = [f"adopted-{number:02}" for number in range(40)]
+        for name in names:
+            desk.put(name)
+        await desk.settled()
+        for name in names:
+            topics.delete(name)
+
+        async def delete_the_last() -> None:
+            while names[0] not in topics.topics:
+                await trio.lowlevel.checkpoint()
+            store.drop_queues(names[-1])
+
+        with counted(lambda: len(topics.topics)) as turns:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(delete_the_last)
+                await adopt_stored(topics, store)
+
+        assert turns.most == 5
+        assert topics.topics.keys() >= set(names[:-1])
+        assert names[-1] not in topics.topics

@@ -26,6 +26,7 @@ from ledgermq.testing.history import End
 from ledgermq.world.slices import SLICE_ITEMS
 
 from ..ha.dledger.test_node import hand_over
+from ..turns import counted
 from .test_derived_tables import check_tables_agree, expire, up
 from .test_dledger import Group, scenario
 
@@ -220,6 +221,25 @@ def test_a_statement_does_not_outlast_the_leadership_in_which_it_began() -> None
             tables.begin_leading()
         assert len(refusals) == 1
         assert not tables.stated_from
+
+    scenario(story)
+
+
+def test_a_new_leader_lists_the_leases_to_append_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them: an earlier leadership of the node may have given some that the log lacks."""
+    monkeypatch.setattr(replicated_tables, "ROWS_PER_SLICE", ROWS_MAX)
+
+    async def story(group: Group) -> None:
+        tables, leases = tables_in(await group.master()), 95
+        tables.stop_leading()
+        tables.locks.apply([["g", "T", "b", number, "c"] for number in range(leases)], 0)
+
+        with counted(lambda: len(tables._leases)) as turns:  # pyright: ignore[reportPrivateUsage]
+            await tables.prepare_to_lead()
+        tables.begin_leading()
+
+        assert turns.most == ROWS_MAX
+        assert len(tables.locks.dirty or ()) == leases
 
     scenario(story)
 

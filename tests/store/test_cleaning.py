@@ -312,3 +312,37 @@ async def test_the_files_of_a_deleted_queue_go_when_its_messages_have_expired(
             await _derive_flushed(store)
             assert batch.queue_offsets == [1 + number, 2 + created_again + number]
             assert store.get("TopicTest", 1, 1 + number, 1).status is GetStatus.FOUND
+
+
+async def test_the_files_of_a_deleted_queue_go_although_its_deletion_expired_before_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They could not be deleted at once. The file of deletions is written twice meanwhile, and another queue keeps its file."""
+    disk = SimDisk()
+    queues = f"{tmp_path}/consumequeue"
+
+    def refuse(_queue: ConsumeQueue, _low: int) -> bool:
+        return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ConsumeQueue, "_is_freed_at", refuse)
+        for number in range(3):
+            async with small_store(tmp_path, disk=disk, flush_disk_type="SYNC_FLUSH", file_reserved_time=0) as store:
+                if not number:
+                    store.put([incoming(), incoming(topic="Idle")])
+                    await store.event_done(store.delete_topic("TopicTest"))
+                store.put([incoming(b"x" * 1500, topic="Other") for _ in range(8)])
+                await store.event_done(store.delete_topic("Other"))
+                await _derive_flushed(store)
+                assert store.cleaner is not None
+                await store.cleaner.delete_expired()
+    assert len(disk.list_directory(f"{queues}/TopicTest/1")) == 1
+
+    async with small_store(tmp_path, disk=disk, flush_disk_type="SYNC_FLUSH", file_reserved_time=0) as store:
+        assert store.cleaner is not None
+        await store.cleaner.follow_log()
+        assert disk.list_directory(f"{queues}/TopicTest/1") == []
+        assert len(disk.list_directory(f"{queues}/Idle/1")) == 1
+        assert store.put([incoming()]).queue_offsets == [1]
+        await _derive_flushed(store)
+        assert store.get("TopicTest", 1, 1, 1).status is GetStatus.FOUND

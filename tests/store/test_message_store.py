@@ -11,6 +11,7 @@ import trio.testing
 
 from ledgermq.message.layout import decode_record
 from ledgermq.message.properties import KEYS, encode_properties
+from ledgermq.store import message_store
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
@@ -90,3 +91,27 @@ async def test_a_store_that_ends_between_clearing_its_log_and_its_queues_keeps_n
     assert "derived_files_dropped" in [event["event"] for event in events]
     async with opened(disk) as store:
         assert store.max_offset("TopicTest", 1) == 1
+
+
+async def test_the_next_offsets_of_many_queues_are_taken_up_in_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile readers find those of before."""
+    monkeypatch.setattr(message_store, "QUEUES_PER_TURN", 10)
+    async with small_store(tmp_path) as store:
+        store.put([incoming(queue_id=queue_id) for queue_id in range(95)])
+        before, seen = dict(store.next_offsets), list[int]()
+
+        async def look() -> None:
+            while True:
+                seen.append(store.max_offset("TopicTest", 94))
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            await store.become_writable()
+            nursery.cancel_scope.cancel()
+
+        assert len(seen) >= 9
+        assert set(seen) == {1}
+        assert store.next_offsets == before

@@ -312,6 +312,25 @@ async def test_a_topic_of_many_queues_is_reset_in_slices(desk: Desk) -> None:
     assert len(desk.broker.offsets.of("g1", "T1")) == 5000
 
 
+async def test_a_reset_ends_when_the_broker_stops_deciding_and_says_how_far_it_came(desk: Desk) -> None:
+    """Another node may have been elected between two turns; offsets that are set here after that would never reach it."""
+    desk.broker.topics.put(TopicConfig("T1", 5000, 5000))
+
+    async def lose_leadership() -> None:
+        while not desk.broker.offsets.of("g1", "T1"):
+            await trio.lowlevel.checkpoint()
+        desk.broker.store.writability.role_refusal = "another node leads"
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lose_leadership)
+        answer = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
+
+    done = len(desk.broker.offsets.of("g1", "T1"))
+    assert done < 5000
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == f"another node leads: g1 was reset on {done} queues of T1, and not on those from {done} on"
+
+
 async def test_a_reset_is_sent_to_many_consumers_in_several_turns_and_once_to_each_connection(desk: Desk) -> None:
     """A reset of a wide topic has a megabyte; thousands of consumers get it in turns, those of one connection once."""
     await three_messages(desk)

@@ -130,7 +130,7 @@ class Tables:
         await trio.lowlevel.checkpoint()
         self.taken["topics"] = stored
 
-    def adopt_topics(self) -> None:
+    async def adopt_topics(self) -> None:
         self.adoptions += 1
 
     async def take_groups(self, stored: Mapping[str, Any]) -> None:
