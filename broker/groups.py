@@ -254,10 +254,18 @@ class GroupTable:
 
     def to_json(self) -> dict[str, Any]:
         """The content of `subscriptionGroup.json` and of slaves' copies; its tables are already encoded."""
+        return self._content(self.version, self._forbidden_entries.joined(), self._entries.joined())
+
+    async def to_json_in_slices(self) -> dict[str, Any]:
+        """The same, as it is in the first of several turns of the event loop."""
+        version, forbidden = self.version, self._forbidden_entries.joined()
+        return self._content(version, forbidden, await self._entries.joined_in_slices())
+
+    def _content(self, version: DataVersion, forbidden: bytes, groups: bytes) -> dict[str, Any]:
         return {
-            "dataVersion": self.version.to_json(),
-            "forbiddenTable": orjson.Fragment(self._forbidden_entries.joined()),
-            "subscriptionGroupTable": orjson.Fragment(self._entries.joined()),
+            "dataVersion": version.to_json(),
+            "forbiddenTable": orjson.Fragment(forbidden),
+            "subscriptionGroupTable": orjson.Fragment(groups),
         }
 
     def _changed(self) -> None:

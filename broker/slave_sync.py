@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import orjson
+import trio
 
 from ..ha.classic.table_proofs import NONCE_FIELD, PROOF_FIELD, table_proof
 from ..message.json import dumps
@@ -35,19 +36,25 @@ class SlaveSync:
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handlers. In a DLedger group, only the leader answers requests with `ofMaster`."""
         dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.show_topics)
-        dispatcher.register_long({RequestCode.GET_ALL_CONSUMER_OFFSET: self.show_consumer_offsets})
+        dispatcher.register_long(
+            {
+                RequestCode.GET_ALL_CONSUMER_OFFSET: self.show_consumer_offsets,
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.show_groups,
+            }
+        )
         dispatcher.register(RequestCode.GET_ALL_DELAY_OFFSET, self.show_delay_offsets)
-        dispatcher.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.show_groups)
 
     def show_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """21: all topics."""
         self._check(request)
         return self._proved(request, self.topics.wrapper())
 
-    def show_groups(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    async def show_groups(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """201: all groups."""
         self._check(request)
-        return self._proved(request, orjson.dumps(self.groups.to_json()))
+        table = await self.groups.to_json_in_slices()
+        await trio.lowlevel.checkpoint()  # the proof of eight megabytes takes a turn of its own
+        return self._proved(request, orjson.dumps(table))
 
     async def show_consumer_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """43: all offsets; queue ids are unquoted keys, as RocketMQ writes them, unless strict JSON is requested."""

@@ -191,7 +191,7 @@ async def test_slaves_are_answered_with_the_tables(tmp_path: Path) -> None:
         desk.broker.offsets.commit("g", "T1", 3, 9)
 
         topics = loads(peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body)
-        groups = loads(peer.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+        groups = loads((await peer.ask_waiting(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body)
         offsets = (await peer.ask_waiting(RequestCode.GET_ALL_CONSUMER_OFFSET)).body
         delays = loads(peer.ask(RequestCode.GET_ALL_DELAY_OFFSET).body)
         status = loads(peer.ask(RequestCode.GET_BROKER_HA_STATUS).body)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import orjson
 import pytest
+import trio
 
+from ledgermq.broker import entries as module
 from ledgermq.broker.entries import ENTRY_BYTES_MAX, EncodedEntries, TableFull
 from ledgermq.remoting.errors import RequestRefused
 
@@ -21,6 +23,32 @@ def test_entries_are_one_json_object() -> None:
     entries.forget("a")
     entries.forget("nowhere")
     assert orjson.loads(entries.joined()) == {"b\u4e3b": None}
+
+
+async def test_many_entries_are_joined_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are in the first turn, whatever changes meanwhile."""
+    monkeypatch.setattr(module, "ENTRIES_PER_TURN", 10)
+    entries = EncodedEntries("the table")
+    entries.put({f"g{number}": number for number in range(95)})
+    expected, turns = dict(orjson.loads(entries.joined())), 0
+    entries.put({"g0": 0})
+
+    async def change() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            entries.put({f"g{turns}": "changed"})
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        joined = entries.joined_in_slices()
+        nursery.start_soon(change)
+        found = await joined
+        nursery.cancel_scope.cancel()
+
+    assert orjson.loads(found) == expected
+    assert turns >= 8
+    assert orjson.loads(entries.joined())["g1"] == "changed"
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
