@@ -11,6 +11,7 @@ PipelineError
 ├── CorruptStore       bytes of a store that are no message
 │   └── CorruptFile    a table or a manifest that is not what was written
 ├── NotWritten         a row that cannot be sent, or a broker that did not store it as promised
+│   └── Replaced       another attempt of the same task has begun
 ├── NoJava             no Java that Spark runs on
 └── NoSpark            the extra `spark` is not installed
 """
@@ -110,6 +111,10 @@ class CorruptFile(CorruptStore):
 
 class NotWritten(PipelineError):
     """A row cannot be sent, or was stored less safely than the broker promises."""
+
+
+class Replaced(NotWritten):
+    """Another attempt of the same task has begun, and brokers store nothing of this one any more."""
 
 
 class NoJava(PipelineError):

@@ -210,6 +210,12 @@ class WriteOptions:
     group: str
 
 
+_NO_TABLES = (
+    "Spark does not hand the options of a table to sources in Python; "
+    "CREATE TEMPORARY VIEW ... USING ledgermq OPTIONS (...) does the same, and register_views() for all topics"
+)
+
+
 class _Given:
     """The given options by lower-case name. Their names have been checked."""
 
@@ -217,12 +223,9 @@ class _Given:
         names = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
         if "provider" in (key.lower() for key in options):
-            raise BadOption(
-                "provider",
-                FORMAT,
-                "Spark does not hand the options of a table to sources in Python; "
-                "CREATE TEMPORARY VIEW ... USING ledgermq OPTIONS (...) does the same, and register_views() for all topics",
-            )
+            raise BadOption("provider", FORMAT, _NO_TABLES)
+        if not options:
+            raise BadOption("nameServer", None, f"no options were given. If they were those of a table: {_NO_TABLES}")
         for key, value in options.items():
             name = key.lower()
             if name in _TAKEN_ALIASES or (name == "topic" and "subscribe" in known):

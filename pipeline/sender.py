@@ -34,7 +34,7 @@ from .broker_client import ACCESS_REFUSED, BUSY_CODES, BrokerCatalog, BrokerClie
 from .broker_reader import BrokerReader
 from .catalog import Bounds
 from .columns import COLUMNS
-from .errors import NotWritten
+from .errors import NotWritten, Replaced
 from .link import Link, LinkLost
 from .options import TOOLS_GROUP, Content, Pulling, WriteOptions
 from .outgoing import TRANSACTION, Outgoing, choose_queue, encode_many, fingerprint, full_properties, written_properties
@@ -369,9 +369,9 @@ class Sender:
                 self._floors[chunk.stored_in] = int(answer.ext["queueOffset"]) + len(chunk.messages)
             return ""
         if code == ResponseCode.PRODUCER_FENCED:
-            raise NotWritten(
+            raise Replaced(
                 f"another attempt of this task has begun, so {len(chunk.messages)} messages for {chunk.queue} were not stored "
-                "by this one; if Spark speculates, set spark.speculation to false for jobs that write exactly once"
+                "by this one; the other attempt writes them"
             )
         if code == ResponseCode.SEND_FORGOTTEN:
             raise NotWritten(

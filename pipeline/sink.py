@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from ..message.numbers import is_digits
 from .broker_client import BrokerCatalog, BrokerClient
-from .errors import BadOption, NotWritten
+from .errors import BadOption, NotWritten, Replaced
 from .offsets import from_json, to_json
 from .options import WriteOptions
 from .outgoing import Rows
@@ -34,6 +34,8 @@ NOTES = "ledgermq-sink"
 """The directory of notes inside a checkpoint."""
 _JOB_FILE = "job.json"
 """The note of the batch job that writes with a checkpoint."""
+REPLACED_SECONDS = 600.0
+"""How long an attempt that was replaced waits to be ended. Then it fails, so that it does not hold a core for ever."""
 
 
 @attrs.define
@@ -79,10 +81,16 @@ class TaskWriter:
         )
         if self.may_be_repeated or context.attemptNumber() > 0:
             sender.look_before_sending()
-        for batch in batches:
-            # All rows of a batch are checked before the first one is sent.
-            sender.add(list(self.rows.messages(batch, f"partition {partition}")))
-        sender.flush()
+        try:
+            for batch in batches:
+                # All rows of a batch are checked before the first one is sent.
+                sender.add(list(self.rows.messages(batch, f"partition {partition}")))
+            sender.flush()
+        except Replaced:
+            # Spark ends this attempt once the other one has succeeded. If it failed now, Spark would count a failure, and
+            # speculation would soon begin a third attempt, which would replace the second.
+            time.sleep(REPLACED_SECONDS)
+            raise
         return Written(sender.sent, sender.skipped)
 
 

@@ -58,7 +58,7 @@ def wait_for(path: Path, pattern: str, count: int = 1) -> str:
 
 @pytest.fixture
 def master(tmp_path: Path) -> Generator[str]:
-    """A master and two workers of one core each."""
+    """A master and two workers of one core each, on hosts of their own."""
     servers = [
         started(
             tmp_path,
@@ -75,7 +75,8 @@ def master(tmp_path: Path) -> Generator[str]:
     try:
         url = wait_for(tmp_path / "master.log", r"Starting Spark master at (spark://\S+)")
         for number in (1, 2):
-            worker = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "600m", url)
+            # Spark starts a second attempt beside the first one only on another host.
+            worker = ("--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1", "--memory", "600m", url)
             servers.append(started(tmp_path, f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *worker))
         wait_for(tmp_path / "master.log", r"Registering worker", 2)
         yield url
@@ -115,3 +116,50 @@ def test_a_command_runs_on_a_cluster_and_under_spark_submit(master: str, tmp_pat
         submit, env=environment(tmp_path), capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
     )
     assert "rows: 300" in submitted.stdout, submitted.stderr
+
+
+SPECULATING = """
+import sys
+import time
+
+from pyspark import TaskContext
+
+from ledgermq.pipeline.session import session
+
+master, namesrv = sys.argv[1:]
+
+
+def rows(partition, _):
+    for number in range(400):
+        time.sleep(0.04 if partition == 5 else 0)
+        yield (f"{partition * 400 + number:08d}".encode() + bytes(65_000),)
+
+
+conf = {"spark.speculation": "true", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1.1",
+        "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.sql.execution.arrow.maxRecordsPerBatch": "16"}
+with session(master, conf=conf) as spark:
+    found = spark.createDataFrame(spark.sparkContext.parallelize(range(6), 6).mapPartitionsWithIndex(rows), "body binary")
+    found.write.format("ledgermq").mode("append").options(nameServer=namesrv, topic="T").save()
+    stored = spark.read.format("ledgermq").options(nameServer=namesrv, subscribe="T", columns="body").load()
+    print(sorted(int(bytes(row.body[:8])) for row in stored.collect()))
+"""
+
+
+def test_two_attempts_of_a_task_at_once_write_its_rows_once(master: str, tmp_path: Path) -> None:
+    """Spark speculates: the second attempt takes the place of the first, which waits until Spark ends it."""
+    script = tmp_path / "speculating.py"
+    script.write_text(SPECULATING)
+    with start_embedded(store=str(tmp_path / "stores")) as embedded:
+        with blocking.open_admin(embedded.namesrv) as admin:
+            admin.call(lambda each: each.create_topic("T", queues=2))
+
+        ran = subprocess.run(
+            [sys.executable, str(script), master, embedded.namesrv],
+            env=environment(tmp_path), capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
+        )  # fmt: skip
+
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == list(range(2400))
+    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "work").glob("app-*/*/stderr"))
+    assert re.search(r"Running task 5\.1 in stage", logs), "Spark has not speculated"
+    assert "another attempt of this task has begun" not in logs, "the first attempt must not count as a failure"

@@ -137,7 +137,8 @@ def test_a_time_before_1970_is_before_all_messages() -> None:
 @pytest.mark.parametrize(
     ("options", "option", "reason"),
     [
-        ({}, "nameServer", "it must be given"),
+        ({}, "nameServer", "no options were given"),
+        ({"topic": "T"}, "nameServer", "it must be given"),
         ({"storePath": "/a"}, "storePath", "never into a store's files"),
         ({"nameServer": "h:1", "deliveryGuarantee": "twice"}, "deliveryGuarantee", "exactly-once, at-least-once"),
         ({"nameServer": "h:1", "sendBatchBytes": "0"}, "sendBatchBytes", "at least 1"),

@@ -14,11 +14,13 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
+from ledgermq import Message, blocking
 from ledgermq.cli.main import main
 from ledgermq.pipeline import register, register_views
 from ledgermq.pipeline.errors import BadOption, NoSpark
 from ledgermq.pipeline.options import write_options
 from ledgermq.pipeline.session import session
+from ledgermq.testing.embedded import start_embedded
 
 from .stores import Stored, StoreFiles, interleaved
 
@@ -72,6 +74,32 @@ def test_a_table_of_the_catalog_is_refused_with_what_to_write_instead(spark: Spa
     """Spark would give its options to the schema, and none of them to the reader."""
     with pytest.raises(Exception, match=r"CREATE TEMPORARY VIEW \.\.\. USING ledgermq"):
         spark.sql(f"CREATE TABLE t USING ledgermq OPTIONS (storePath '{store}', subscribe 'T')")
+
+
+def test_a_table_with_columns_is_refused_when_it_is_used(spark: SparkSession, store: str) -> None:
+    """Spark creates it without calling the source, and then gives no options to reader or writer."""
+    spark.sql(f"CREATE TABLE made (body BINARY) USING ledgermq OPTIONS (storePath '{store}', subscribe 'T')")
+    try:
+        for statement in ("SELECT * FROM made", "INSERT INTO made SELECT CAST('x' AS BINARY)"):
+            with pytest.raises(Exception, match=r"Spark does not hand the options of a table to sources in Python"):
+                spark.sql(statement).collect()
+    finally:
+        spark.sql("DROP TABLE made")
+
+
+def test_a_table_is_as_long_as_when_it_was_first_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark plans it once; made again it has what has arrived since."""
+    with start_embedded(store=str(tmp_path)) as embedded, blocking.open_producer(embedded.namesrv, "tests") as producer:
+        source = {"nameServer": embedded.namesrv}
+        producer.send(Message("growing", b"1"))
+        register_views(spark, source, "growing")
+        counts = [spark.table("growing").count()]
+        producer.send(Message("growing", b"2"))
+        counts.append(spark.table("growing").count())
+        register_views(spark, source, "growing")
+        counts.append(spark.table("growing").count())
+
+    assert counts == [1, 1, 2]
 
 
 def test_a_second_thread_gets_the_session_of_the_process(spark: SparkSession) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -15,12 +17,12 @@ from hypothesis import strategies as st
 
 from ledgermq import blocking
 from ledgermq.message.message import MessageQueue
-from ledgermq.pipeline.errors import NotWritten
+from ledgermq.pipeline.errors import NotWritten, Replaced
 from ledgermq.pipeline.link import Link, LinkLost
 from ledgermq.pipeline.options import WriteOptions, write_options
 from ledgermq.pipeline.outgoing import Outgoing, Rows, fingerprint, written_properties
 from ledgermq.pipeline.sender import Sender
-from ledgermq.pipeline.sink import begin
+from ledgermq.pipeline.sink import REPLACED_SECONDS, TaskWriter, begin
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command, encode_frame
 from ledgermq.remoting.frame import FrameReader
@@ -460,3 +462,27 @@ def test_queues_that_were_written_and_are_not_written_any_more_are_searched_too(
     again.flush()
 
     assert (again.sent, again.skipped) == (0, 30)
+
+
+def test_an_attempt_that_was_replaced_waits_to_be_ended(broker: Embedded, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under speculation: a failure would count, and Spark would begin a third attempt beside the second."""
+    options = options_of(broker, topic)
+    pauses: list[float] = []
+    monkeypatch.setattr("ledgermq.pipeline.sink.time.sleep", pauses.append)
+    writer = TaskWriter(
+        options, Rows({"body": "body"}, topic, 1000, allow_null_body=False), begin(options), may_be_repeated=False
+    )
+    first, second = (SimpleNamespace(partitionId=lambda: 0, attemptNumber=lambda each=attempt: each) for attempt in (0, 1))
+    rows = [pa.RecordBatch.from_pydict({"body": [b"%06d" % number]}) for number in range(3)]
+
+    def replaced() -> Iterator[pa.RecordBatch]:
+        yield rows[0]
+        yield rows[1]
+        assert writer.write(iter(rows), "replaced", second).sent == 3
+        yield rows[2]
+
+    with pytest.raises(Replaced, match="another attempt of this task has begun"):
+        writer.write(replaced(), "replaced", first)
+
+    assert pauses == [REPLACED_SECONDS]
+    assert all_bodies(broker.namesrv, topic) == numbered(range(3))
