@@ -319,10 +319,12 @@ def _assemble(
 
     def failed(error: OSError) -> None:
         if store.writability.queue_error is None:
-            log.error("dispatch_failed", reason=error.strerror or str(error))
+            log.error("dispatch_failed", path=error.filename or "", reason=error.strerror or str(error))
         store.writability.queue_error = error.strerror or str(error)
 
     def succeeded() -> None:
+        if store.writability.queue_error is not None:
+            log.info("dispatch_resumed", dispatched_offset=dispatcher.dispatched_offset)
         store.writability.queue_error = None
 
     dispatcher.on_failure, dispatcher.on_success = failed, succeeded

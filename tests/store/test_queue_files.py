@@ -9,6 +9,8 @@ from shutil import copytree
 
 import attrs
 import pytest
+import trio
+from trio.testing import MockClock
 
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.checkpointing import CheckpointKeeper
@@ -16,6 +18,7 @@ from ledgermq.store.consumequeue import UNIT_SIZE
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.queue_files import OpenFiles, QueueFile
 from ledgermq.store.statuses import PutStatus
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.disk import DiskFile, RealDisk
 
 from .stores import derive_all, incoming, small_store
@@ -240,3 +243,31 @@ async def test_a_deleted_queue_whose_file_was_freed_and_cannot_be_created_refuse
 
         assert statuses == [PutStatus.CREATE_MAPPED_FILE_FAILED, PutStatus.PUT_OK]
         assert store.writability.refusal is None
+
+
+async def test_a_node_that_cannot_create_a_queue_it_derives_waits_there_and_leaves_no_gap(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """It says which file it waits for, once, and goes on in the order of the log as soon as there is room."""
+    assert autojump_clock.rate == 0
+    disk = DiskWithoutInodes()
+    async with small_store(tmp_path, disk=disk) as store:
+        store.put([to("T", 0), to("New", 1), to("T", 0)])
+        derive_all(store)
+        store.dispatcher.cut(0)  # as on a node that has copied the log
+        store.queues.clear()
+
+        disk.no_room.below = "consumequeue/New/"
+        with capture_logs() as logs:
+            store.dispatcher.wake()
+            await trio.sleep(10)
+            assert store.dispatcher.dispatched_offset == 0
+            disk.no_room.below = ""
+            await trio.sleep(2)
+
+        path = f"{tmp_path}/consumequeue/New/1/{0:020d}"
+        assert [(entry["event"], entry.get("path")) for entry in logs if "dispatch" in entry["event"]] == [
+            ("dispatch_failed", path),
+            ("dispatch_resumed", None),
+        ]
+        assert (bodies(store, "T", 0), bodies(store, "New", 1)) == ([(0, 2)], [(0, 1)])
