@@ -167,7 +167,7 @@ async def test_a_queue_whose_next_file_cannot_be_created_refuses_its_messages_al
     """What fits its files is stored, and others are stored and read; it goes on when there is room again."""
     disk = DiskWithoutInodes()
     async with small_store(tmp_path, disk=disk) as store:
-        store.put([to("T", 1)] * (UNITS - 1))
+        store.put([to("T", 0), *[to("T", 1)] * (UNITS - 1)])
         disk.no_room.below = "consumequeue/T/1"
         batch = store.put([to("T", 1), to("T", 1), to("T", 0), to("T", 1)])
         derive_all(store)
@@ -175,7 +175,7 @@ async def test_a_queue_whose_next_file_cannot_be_created_refuses_its_messages_al
         refused = PutStatus.CREATE_MAPPED_FILE_FAILED
         assert batch.statuses == [PutStatus.PUT_OK, refused, PutStatus.PUT_OK, refused]
         assert store.writability.refusal is None
-        assert (store.max_offset("T", 1), bodies(store, "T", 0)) == (UNITS, [(0, 1)])
+        assert (store.max_offset("T", 1), bodies(store, "T", 0)) == (UNITS, [(0, 2)])
         disk.no_room.below = ""
         assert store.put([to("T", 1)]).statuses == [PutStatus.PUT_OK]
         derive_all(store)
