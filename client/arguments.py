@@ -98,6 +98,18 @@ def check_choice(name: str, value: object, choices: type[Choice]) -> Choice:
     return value
 
 
+def check_switch(name: str, value: object) -> None:
+    """Refuse anything but True and False: the text "false", as a file of settings has it, would count as true."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} must be True or False (got {shown(value)})")
+
+
+def check_function(name: str, value: object) -> None:
+    """Refuse anything but None and what can be called."""
+    if value is not None and not callable(value):
+        raise InvalidArgument(f"{name} must be None or a function (got {shown(value)})")
+
+
 def _is_several(value: object) -> TypeGuard[Iterable[object]]:
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | memoryview | Message)
 
@@ -144,11 +156,12 @@ def check_message(message: object) -> Message:
     return message
 
 
-def check_messages(messages: object) -> list[Message]:
-    """Refuse anything but several messages; returns them as a list."""
-    if not _is_several(messages):
-        raise InvalidArgument(f"messages must be several Messages (got {shown(messages)})")
-    return [check_message(message) for message in messages]
+def check_several(messages: Iterable[Message]) -> list[Message]:
+    """Refuse what is not several of anything, such as one message or a text; returns what there is as a list."""
+    given: object = messages
+    if not _is_several(given):
+        raise InvalidArgument(f"messages must be several Messages (got {shown(given)})")
+    return list(messages)
 
 
 def check_keys(keys: object) -> None:

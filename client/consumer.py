@@ -23,6 +23,7 @@ from ..world.real import World, real_world
 from ..world.tls import ClientTls
 from .arguments import (
     INT_MAX,
+    check_function,
     check_group,
     check_integer,
     check_text,
@@ -380,7 +381,8 @@ async def open_consumer(
         topics: one topic, several, or a mapping from topics to tag expressions such as `"a || b"` (or to `sql(...)`).
         ack: with `auto` a loop acknowledges a message when it asks for the next one; with `explicit` the application does.
         orderly: hand out one message of a queue at a time, in order; queues are locked for this member.
-        model: whether the members of the group share the messages, or each gets all of them.
+        model: whether the members of the group share the messages, or each gets all of them. A broadcasting member cannot ask
+            for a message again: one that it retries or gives back is dropped, with the warning `message_dropped`.
         consume_from: where to start in a queue in which the group has no offset.
         consume_timestamp_ms: where `ConsumeFrom.TIMESTAMP` starts; half an hour ago by default.
         strategy: how the group divides queues: `average`, `circle`, `consistent_hash`, or a function.
@@ -423,6 +425,7 @@ async def open_consumer(
         read_from,
     )
     divide = strategy_of(strategy)
+    check_function("on_offset_moved", on_offset_moved)
     if offsets_path is not None:
         check_text("offsets_path", offsets_path)
     async with (

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import attrs
 
-from .arguments import INT_MAX, LONG_MAX, check_choice, check_integer
+from .arguments import INT_MAX, LONG_MAX, check_choice, check_integer, check_switch
 from .errors import InvalidArgument
 from .subscription import ConsumeFrom, MessageModel, ReadFrom
 
@@ -32,6 +32,7 @@ class ConsumerOptions:
     def __attrs_post_init__(self) -> None:
         if self.ack not in get_args(AckMode):
             raise InvalidArgument(f"ack must be one of {', '.join(get_args(AckMode))} (got {self.ack!r})")
+        check_switch("orderly", self.orderly)
         check_choice("model", self.model, MessageModel)
         check_choice("consume_from", self.consume_from, ConsumeFrom)
         check_choice("read_from", self.read_from, ReadFrom)

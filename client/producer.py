@@ -25,8 +25,9 @@ from .arguments import (
     check_group,
     check_integer,
     check_message,
-    check_messages,
     check_seconds,
+    check_several,
+    check_switch,
     check_topic,
 )
 from .compression import COMPRESS_OVER_BYTES, Compression, compress
@@ -190,7 +191,7 @@ class Producer:
         Raises: as `send`; also if the batch has several topics or a delay, or is larger than `message_bytes_max`.
         Cancellation: the batch is stored whole or not at all.
         """
-        messages = check_messages(messages)
+        messages = [check_message(message) for message in check_several(messages)]
         if not messages:
             raise InvalidArgument("a batch has at least one message")
         topic = messages[0].topic
@@ -235,7 +236,7 @@ class Producer:
         """
         if key is not None and queue is not None:
             raise InvalidArgument("give at most one of key and queue")
-        several = list(messages)
+        several = check_several(messages)
         keys = [key(message) if callable(key) else key for message in several]
         items = [Item(index, message, own) for index, (message, own) in enumerate(zip(several, keys, strict=True))]
         sends = ManySends(self._transmitter, self._encode, self._new_id, queue, self._seconds(timeout_seconds))
@@ -364,6 +365,9 @@ async def open_producer(
     check_integer("retries", retries, 0, INT_MAX)
     check_integer("compress_over_bytes", compress_over_bytes, 0, INT_MAX)
     check_integer("message_bytes_max", message_bytes_max, 1, INT_MAX)
+    check_switch("avoid_slow_brokers", avoid_slow_brokers)
+    check_switch("retry_unless_ok", retry_unless_ok)
+    check_switch("idempotent", idempotent)
     if compression not in (None, *Compression):
         raise InvalidArgument(f"compression must be None or one of {', '.join(map(str, Compression))} (got {compression!r})")
     options = ProducerOptions(

@@ -20,6 +20,7 @@ from .arguments import (
     INT_MAX,
     LONG_MAX,
     check_choice,
+    check_function,
     check_group,
     check_integer,
     check_queue,
@@ -302,6 +303,7 @@ async def open_pull_consumer(
     check_integer("bytes_per_queue_max", bytes_per_queue_max, 1, INT_MAX)
     check_integer("bytes_max", bytes_max, 1, LONG_MAX)
     check_choice("read_from", read_from, ReadFrom)
+    check_function("on_offset_moved", on_offset_moved)
     async with (
         open_session(namesrv, world or real_world(), instance_name=instance_name, tls=tls) as session,
         background_nursery() as nursery,

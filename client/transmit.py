@@ -16,7 +16,7 @@ from ..remoting.codes import RequestCode
 from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost
 from ..world.events import get_logger
-from .arguments import check_queue, check_text, shown
+from .arguments import check_function, check_queue, check_text, shown
 from .errors import ClientError, Closed, InvalidArgument, NoPermission, NoRoute, SendTimeout, Unreachable
 from .latency import BrokerLatencies
 from .publications import Publications
@@ -70,6 +70,7 @@ class Transmitter:
     ) -> Target:
         if (key is not None) + (queue is not None) + (selector is not None) > 1:
             raise InvalidArgument("give at most one of key, queue and selector")
+        check_function("selector", selector)
         if key is not None:
             check_text("key", key)
             # Java's remainder keeps the sign of the hash, and the selector takes its absolute value.

@@ -30,10 +30,12 @@ class Message:
     Args:
         topic: 1..127 characters of `A-Z a-z 0-9 % | - _`.
         body: the payload, at most the broker's `maxMessageSize` (4 MiB by default).
-        tag: the label by which consumers filter.
+        tag: the label by which consumers filter. Expressions separate tags by `||` and ignore space around them, so no
+            expression names a tag that contains `||` or begins or ends with a space.
         keys: each finds the message again through the broker's key index; no spaces inside a key.
         delay_level: 0 = at once; 1..18 = RocketMQ's levels 1s 5s 10s 30s 1m ... 2h.
-        properties: the application's own; neither names nor values may hold U+0001 or U+0002.
+        properties: the application's own; neither names nor values may hold U+0001 or U+0002. RocketMQ's format has no empty
+            values: consumers do not see a property whose value is empty.
         flag: the application's own 32 bits.
         wait_stored: False lets the broker answer before flush and replication.
     """
