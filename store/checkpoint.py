@@ -69,7 +69,7 @@ class Checkpoint:
         """Read the file. If it is missing, short or invalid, the fields stay 0, and recovery starts at the first file."""
         if not self.disk.exists(self.path):
             return
-        file = self.disk.open(self.path)
+        file = self.disk.open(self.path, read_only=True)
         try:
             content = file.read(0, FIELDS.size)
             self.mark = file.read(MARK_AT, MARK_SIZE_MAX)
@@ -189,16 +189,17 @@ class Checkpoint:
         """Whether a log was being replaced by another one, so that nothing that was derived can be trusted."""
         return self.mark.startswith(DERIVE_ANEW)
 
-    def forget(self, *, derive_anew: bool = False) -> None:
+    def forget(self, *, derive_anew: bool = False, evidence: bytes = b"") -> None:
         """Erase the mark and the note, so that the next start cannot use them, and save the other fields.
 
         Args:
+            evidence: the encoded mark to leave instead; empty for none.
             derive_anew: the next start also drops all queues, because they may belong to a log that is being replaced.
 
         Raises:
             OSError: the old mark may remain.
         """
-        self.mark = self.note = bytes(MARK_SIZE_MAX)
+        self.mark, self.note = evidence.ljust(MARK_SIZE_MAX, b"\0"), bytes(MARK_SIZE_MAX)
         if derive_anew:
             self.mark = DERIVE_ANEW.ljust(MARK_SIZE_MAX, b"\0")
         self.write_note(self.note)

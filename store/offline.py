@@ -17,7 +17,9 @@ from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import Check, RecordSpan, check_record, topic_of
 from ..message.numbers import is_digits
 from ..world.disk import Disk
+from .checkpoint import Checkpoint
 from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from .recovery_mark import RecoveryMark
 
 PROBLEMS_MAX = 100
 """How many problems are described; further ones are only counted."""
@@ -154,6 +156,8 @@ def read_log(
         else:
             found = Check.BLANK
         advance(size - position)
+        if report is not None:
+            report.end = expected
         if found is Check.NOTHING:
             if report is not None:
                 _judge_end(file, position, file is files[-1], report)
@@ -186,10 +190,10 @@ def read_queue(disk: Disk, root: str, topic: str, queue_id: int) -> Iterator[tup
 
 
 def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list[LogFile] | None = None) -> Report:
-    """Read the whole log and compare it with the queues.
+    """Read the whole log and compare it with the queues, and with what the recovery mark says that a start must find.
 
     Every record must be sound and at the physical offset that it has; offsets of a queue must be dense and used once; every
-    entry of a queue must lead to its record.
+    entry of a queue must lead to its record. Files that are missing at either end of the log leave no other trace.
 
     Args:
         root: the directory of the store.
@@ -201,10 +205,12 @@ def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list
     """
     report, files = Report(), log_files(disk, root) if files is None else files
     report.begin = report.end = files[0].start if files else 0
+    mark, behind = _mark_of(disk, root), False  # read first: while a broker runs, the log is never behind it
     checks: dict[tuple[str, int], _QueueCheck] = {}
     for record in read_log(files, report=report, advance=advance):
         report.records += 1
         report.end = record.offset + record.span.size
+        behind = behind or (mark is not None and record.offset >= mark.flushed_offset)
         if record.span.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
             # Half messages and rollbacks are in no queue.
             if is_control(record.topic, record.span.sys_flag):
@@ -217,7 +223,21 @@ def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list
     for check in checks.values():
         check.finish(report)
     report.queues = len(checks)
+    if mark is not None and report.end < mark.flushed_offset:
+        report.problem(
+            f"the log ends at {report.end}, though all before {mark.flushed_offset} had been synced: a file is missing"
+        )
+    # Where records lie behind the mark, a broker that writes none may have removed the first files as expired.
+    if not behind and (mark := _mark_of(disk, root)) is not None and report.begin > mark.log_min_offset:
+        report.problem(f"the log begins at {report.begin}, though it had every file from {mark.log_min_offset} on")
     return report
+
+
+def _mark_of(disk: Disk, root: str) -> RecoveryMark | None:
+    """The recovery mark of a store; None if it has none."""
+    checkpoint = Checkpoint(disk, f"{root}/checkpoint")
+    checkpoint.load()
+    return RecoveryMark.decode(checkpoint.mark)
 
 
 def _end_topic(record: LogRecord, checks: Mapping[tuple[str, int], _QueueCheck], report: Report) -> None:

@@ -23,7 +23,7 @@ from .checkpoint import Checkpoint
 from .commitlog import CommitLog, Evidence
 from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue, Unit
 from .dispatch import Derivable, Dispatcher
-from .errors import MissingLog, MissingSegment
+from .errors import DamagedLog, MissingLog, MissingSegment
 from .recovery_mark import RecoveryMark
 
 DERIVE_AT_ONCE = 4096
@@ -93,20 +93,26 @@ def recover(
     start = _start(log, queues, checkpoint, trusted, clean_exit=clean_exit)
     if mark is not None and start < mark.dispatched_offset:
         # The mark is not valid, or soon will not be: a start after a crash during what follows must not use it.
-        checkpoint.forget()
+        checkpoint.forget(evidence=mark.as_evidence(mark.flushed_offset).encode())
     if page_cache_intact and trusted is not None and note is not None and _is_there(log, note, queues):
         start = max(start, note.start)
     for queue in queues:
         if not page_cache_intact or queue.last_mention > start:
             _forget_from(log, queue, start)
     if derived_damaged or (trusted is not None and sum(queue.max_offset for queue in queues) < trusted.queue_ends):
-        start = _forget_derived(log, queues, checkpoint)
+        start = _forget_derived(log, queues, checkpoint, mark)
     if trusted is not None:
         _sync_again(queues, dispatcher, trusted)
     read_from = start if index_lost_from is None else max(min(start, index_lost_from), log.min_offset)
     order = None if page_cache_intact or mark is None else _Order(mark.flushed_offset, queues)
-    end, records = _read_back(log, dispatcher, read_from, evidence, order)
-    torn = log.end_at(end, start, evidence)
+    try:
+        end, records = _read_back(log, dispatcher, read_from, evidence, order)
+        torn = log.end_at(end, start, evidence)
+    except DamagedLog:
+        # Queues end earlier now, so that the next start could take the damage for a torn write.
+        if mark is not None:
+            checkpoint.forget(evidence=mark.as_evidence(evidence.synced_offset).encode())
+        raise
     if log.readable_limit is None:
         dispatcher.dispatched_offset = end
     for queue in queues:
@@ -140,11 +146,11 @@ def _synced_offset(mark: RecoveryMark | None, queues: list[ConsumeQueue], *, pag
     return max(mark.flushed_offset, _queues_end(queues)) if page_cache_intact else mark.flushed_offset
 
 
-def _forget_derived(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Checkpoint) -> int:
+def _forget_derived(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Checkpoint, mark: RecoveryMark | None) -> int:
     """Let all queues be derived again from the whole log; returns where it begins."""
     # A start after a crash during what follows must read back the whole log.
     checkpoint.physical_timestamp = checkpoint.logical_timestamp = 0
-    checkpoint.forget()
+    checkpoint.forget(evidence=mark.as_evidence(mark.flushed_offset).encode() if mark is not None else b"")
     for queue in queues:
         queue.truncate(log.min_offset)
         queue.forget_place()

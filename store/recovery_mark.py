@@ -112,6 +112,13 @@ class RecoveryMark:
         encoded = MARK.pack(**fields)[:_CRC_AT]
         return encoded + zlib.crc32(encoded).to_bytes(4, "big")
 
+    def as_evidence(self, flushed_offset: int) -> RecoveryMark:
+        """A mark by which no start recognises the log or its queues, and which says only what bytes the log must have.
+
+        Recovery leaves it while it changes queues: a later start that finds the log damaged refuses as this one does.
+        """
+        return RecoveryMark(flushed_offset, 0, -1, 0, self.record_store_timestamp, -1, "", log_min_offset=self.log_min_offset)
+
     @property
     def start(self) -> int:
         return min(self.flushed_offset, self.dispatched_offset)

@@ -11,8 +11,10 @@ import attrs
 import pytest
 
 from ledgermq.message.layout import encode_host, encode_record
+from ledgermq.store.checkpoint import Checkpoint
 from ledgermq.store.consumequeue import UNIT
 from ledgermq.store.offline import log_files, read_log, read_queue, stores_below, verify
+from ledgermq.store.recovery_mark import RecoveryMark
 from ledgermq.world.disk import DiskFile, DiskLock, RealDisk
 
 FILE_SIZE = 1024
@@ -133,6 +135,21 @@ def test_a_gap_between_files_is_found(store: Path) -> None:
     report = verify(DISK, str(store))
 
     assert any(f"begins at {2 * FILE_SIZE}, the file before it ends at {FILE_SIZE}" in problem for problem in report.problems)
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"), [(0, "begins at 1024, though it had every file from 0 on"), (-1, "ends at 2048, though")]
+)
+def test_a_file_that_is_missing_at_an_end_is_found_by_the_mark(store: Path, lost: int, told: str) -> None:
+    """Records and queues alone look as if the first file had expired, or the rest had never been written."""
+    end = verify(DISK, str(store)).end
+    mark = RecoveryMark(end, end, -1, 0, 0, -1, "")
+    Checkpoint(DISK, f"{store}/checkpoint", physical_timestamp=1, mark=mark.encode()).save()
+    assert verify(DISK, str(store)).problem_count == 0
+
+    sorted((store / "commitlog").iterdir())[lost].unlink()
+    (store / "consumequeue" / "T" / "1" / f"{15 * 20:020d}").unlink()
+    assert any(told in problem for problem in verify(DISK, str(store)).problems)
 
 
 def test_an_entry_that_leads_elsewhere_is_found(store: Path) -> None:
