@@ -107,7 +107,8 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
             if isinstance(reason, InvalidArgument):
                 raise click.UsageError(str(reason)) from error
             if isinstance(reason, ClientError):
-                raise click.ClickException(explain(reason, namesrv)) from error
+                notes: list[str] = getattr(reason, "__notes__", [])
+                raise click.ClickException("\n".join((explain(reason, namesrv), *notes))) from error
             if isinstance(error, BaseExceptionGroup):
                 # click handles its own errors, Ctrl-C and a broken pipe.
                 raise reason from error

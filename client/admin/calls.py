@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -13,9 +13,9 @@ from ...remoting.codes import RequestCode
 from ...remoting.command import RemotingCommand
 from ...world.network import Address
 from ..arguments import check_text
-from ..errors import EVERY_TOPIC, InvalidArgument, NoRoute, NoRouteReason
+from ..errors import EVERY_TOPIC, ClientError, InvalidArgument, NoRoute, NoRouteReason, Unreachable
 from ..queue_calls import request
-from ..route import TopicRoute, parse_broker
+from ..route import BrokerRoute, TopicRoute, parse_broker
 from ..session import Session
 from .values import Cluster
 
@@ -58,16 +58,43 @@ class AdminCalls:
     async def _ask_name_servers(self, code: RequestCode, fields: Mapping[str, Any]) -> list[tuple[Address, RemotingCommand]]:
         return [(address, await self._ask(address, code, fields)) for address in self._session.name_servers]
 
+    async def _change(
+        self, code: RequestCode, requests: Sequence[tuple[str, Address, Mapping[str, Any] | None, bytes]]
+    ) -> list[RemotingCommand]:
+        """Let one broker after the other make a change; each is given by its name, its address, fields and body.
+
+        Returns: their answers.
+
+        Raises:
+            ClientError: one failed; a note says which have made the change, and which were not asked.
+        """
+        answers: list[RemotingCommand] = []
+        for name, address, fields, body in requests:
+            try:
+                answers.append(await self._ask(address, code, fields, body))
+            except ClientError as error:
+                add_progress(error, [each[0] for each in requests], name)
+                raise
+        return answers
+
     async def _masters(self, cluster: str | None = None, broker: str | None = None) -> list[Address]:
         """The addresses that `_named_masters` finds; raises as `_named_masters` does."""
         return [address for _, address in await self._named_masters(cluster, broker)]
 
-    async def _named_masters(self, cluster: str | None, broker: str | None) -> list[tuple[str, Address]]:
+    async def _named_masters(
+        self, cluster: str | None, broker: str | None, *, every: bool = False
+    ) -> list[tuple[str, Address]]:
         """The masters of `broker`, `cluster` or all brokers, with names; one given by its address has that as its name.
+
+        Args:
+            cluster: the name of a cluster.
+            broker: a broker name or `host:port`.
+            every: whether they are to make a change, which a broker without a master would miss.
 
         Raises:
             InvalidArgument: the name server knows no such broker or cluster, or the address is malformed.
             NoRoute: the name server knows no broker at all.
+            Unreachable: with `every`, a broker has no master.
         """
         for name, value in (("cluster", cluster), ("broker", broker)):
             if value is not None:
@@ -95,6 +122,8 @@ class AdminCalls:
                     f"no master in a cluster {cluster!r}: known are {_listed(each.cluster for each in known.brokers)}"
                 )
             raise NoRoute(EVERY_TOPIC, NoRouteReason.NO_MASTER_AT_ALL)
+        if every:
+            check_masters(brokers)
         return found
 
 
@@ -106,6 +135,25 @@ def body_of(answer: RemotingCommand) -> dict[str, Any]:
 def table_of(answer: RemotingCommand, name: str) -> dict[str, Any]:
     """The object `name` of the body of an answer; an empty one if it is absent or null."""
     return body_of(answer).get(name) or {}
+
+
+def check_masters(brokers: Iterable[BrokerRoute]) -> None:
+    """Check that each broker has a master, before they make a change.
+
+    Raises:
+        Unreachable: one has none. Nothing was changed.
+    """
+    without = sorted(broker.name for broker in brokers if MASTER_ID not in broker.addresses)
+    if without:
+        raise Unreachable(", ".join(without), "no master, which has to make the change; nothing was changed")
+
+
+def add_progress(error: ClientError, names: Sequence[str], failed: str) -> None:
+    """Add a note to the failure of a change that several brokers make one after the other: which have made it by then."""
+    at = names.index(failed)
+    done, left = ", ".join(names[:at]), ", ".join(names[at + 1 :])
+    if done or left:
+        error.add_note(f"Changed on {done or 'no broker'}; {failed} may have the change; not asked: {left or 'none'}.")
 
 
 def masters_of(route: TopicRoute) -> list[Address]:

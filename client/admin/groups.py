@@ -14,10 +14,10 @@ from ...message.units import MASTER_ID
 from ...remoting.codes import RequestCode, ResponseCode
 from ...world.network import Address
 from ..arguments import LONG_MAX, check_group, check_integer, check_queue, check_text, check_topic
-from ..errors import NotOnline, Refused, Unreachable
+from ..errors import BrokerSystemError, ClientError, NotOnline, Refused
 from ..queue_calls import commit_offset, committed_offset, max_offset, offset_at, request
 from ..route import TopicRoute
-from .calls import ADMIN_SECONDS, LATEST, AdminCalls, body_of, masters_of, table_of
+from .calls import ADMIN_SECONDS, LATEST, AdminCalls, add_progress, body_of, check_masters, masters_of, table_of
 from .errors import GroupExists, NoSuchGroup
 from .values import Connection, GroupConnections, GroupPosition
 
@@ -37,18 +37,19 @@ class GroupAdmin(AdminCalls):
 
         Raises:
             GroupExists: a broker has the group with other settings. Nothing was changed.
+            Unreachable: a broker has no master, or it cannot be reached; in the first case nothing was changed.
         """
         check_group(group)
         wanted = {**GROUP_DEFAULTS, **settings}
-        masters = await self._named_masters(cluster, broker)
+        masters = await self._named_masters(cluster, broker, every=True)
         for name, address in masters:
             there = await self._group_settings(group, address)
             different = {key: there.get(key) for key, value in wanted.items() if there and there.get(key) != value}
             if different:
                 raise GroupExists(group, name, different)
-        for _, address in masters:
-            body = dumps({**wanted, "groupName": group})
-            await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        body = dumps({**wanted, "groupName": group})
+        requests = [(name, address, None, body) for name, address in masters]
+        await self._change(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, requests)
         return {name: wanted for name, _ in masters}
 
     async def update_group(
@@ -60,19 +61,20 @@ class GroupAdmin(AdminCalls):
 
         Raises:
             NoSuchGroup: no master has the group.
+            Unreachable: a broker has no master, or it cannot be reached; in the first case nothing was changed.
         """
         check_group(group)
         after: dict[str, tuple[Address, dict[str, Any]]] = {}
-        for name, address in await self._named_masters(cluster, broker):
+        for name, address in await self._named_masters(cluster, broker, every=True):
             there = await self._group_settings(group, address)
             if there:
                 after[name] = address, {**there, **settings}
         if not after:
             raise NoSuchGroup(group)
-        for address, wanted in after.values():
-            # The broker changes the attributes whose signed names it gets, and keeps all others.
-            body = dumps({**wanted, "groupName": group, "attributes": settings.get("attributes") or {}})
-            await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        # A broker changes the attributes whose signed names it gets, and keeps all others.
+        own: dict[str, Any] = {"groupName": group, "attributes": settings.get("attributes") or {}}
+        requests = [(name, address, None, dumps({**wanted, **own})) for name, (address, wanted) in after.items()]
+        await self._change(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, requests)
         return {name: wanted for name, (_, wanted) in after.items()}
 
     async def _group_settings(self, group: str, address: Address) -> dict[str, Any]:
@@ -80,11 +82,16 @@ class GroupAdmin(AdminCalls):
         return _complete(table_of(answer, "subscriptionGroupTable").get(group) or {})
 
     async def delete_group(self, group: str, *, remove_offsets: bool = True, cluster: str | None = None) -> None:
-        """Delete a consumer group, by default with its offsets."""
+        """Delete a consumer group, by default with its offsets.
+
+        Raises:
+            Unreachable: a broker has no master, or it cannot be reached; in the first case nothing was changed.
+        """
         check_group(group)
         fields = {"groupName": group, "cleanOffset": remove_offsets, "removeOffset": remove_offsets}
-        for address in await self._masters(cluster, None):
-            await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+        masters = await self._named_masters(cluster, None, every=True)
+        requests = [(name, address, fields, b"") for name, address in masters]
+        await self._change(RequestCode.DELETE_SUBSCRIPTIONGROUP, requests)
 
     async def groups(self) -> dict[str, dict[str, Any]]:
         """All consumer groups with their configuration."""
@@ -191,13 +198,15 @@ class GroupAdmin(AdminCalls):
         check_integer("timestamp_ms", timestamp_ms, LATEST, LONG_MAX)
         check_topic(topic)
         offsets: dict[MessageQueue, int] = {}
-        for address in _every_master_of(await self._session.refresh_route(topic)):
+        masters = _every_master_of(await self._session.refresh_route(topic))
+        for name, address in masters.items():
             fields = {"topic": topic, "group": group, "timestamp": timestamp_ms, "isForce": force}
             try:
                 answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
-            except Refused as error:
+            except ClientError as error:
                 # No member is online, or the group never committed an offset: then we set the offsets ourselves.
-                if not isinstance(error, NotOnline) and error.code != ResponseCode.SYSTEM_ERROR:
+                if not isinstance(error, NotOnline | BrokerSystemError):
+                    add_progress(error, list(masters), name)
                     raise
                 offsets.update(await self._reset_offline(group, topic, address, timestamp_ms, force=force))
                 continue
@@ -266,12 +275,10 @@ def _complete(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**GROUP_DEFAULTS, **settings} if settings else {}
 
 
-def _every_master_of(route: TopicRoute) -> list[Address]:
-    masters = masters_of(route)
-    without = [broker.name for broker in route.brokers if MASTER_ID not in broker.addresses]
-    if without:
-        raise Unreachable(", ".join(without), "no master, which has to make the change; nothing was changed")
-    return masters
+def _every_master_of(route: TopicRoute) -> dict[str, Address]:
+    masters_of(route)
+    check_masters(route.brokers)
+    return {broker.name: broker.addresses[MASTER_ID] for broker in route.brokers}
 
 
 def _connection(item: Mapping[str, Any]) -> Connection:

@@ -63,6 +63,7 @@ class TopicAdmin(AdminCalls):
 
         Raises:
             TopicExists: a broker has the topic with other settings. Nothing was changed.
+            Unreachable: a broker has no master, or it cannot be reached; in the first case nothing was changed.
             NotInRoutes: the topic was created, but a name server does not know it yet.
         """
         check_topic(topic)
@@ -71,15 +72,15 @@ class TopicAdmin(AdminCalls):
         )
         wanted = change.applied(TopicSettings())
         missing: list[tuple[str, Address]] = []
-        masters = await self._named_masters(cluster, broker)
+        masters = await self._named_masters(cluster, broker, every=True)
         for name, address in masters:
             there = await self._settings(topic, address)
             if there is None:
                 missing.append((name, address))
             elif there != wanted:
                 raise TopicExists(topic, name, there)
-        for _, address in missing:
-            await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, wanted.fields(topic))
+        requests = [(name, address, wanted.fields(topic), b"") for name, address in missing]
+        await self._change(RequestCode.UPDATE_AND_CREATE_TOPIC, requests)
         settings = {name: wanted for name, _ in masters}
         await self._until_routed(topic, settings)
         return settings
@@ -107,6 +108,7 @@ class TopicAdmin(AdminCalls):
 
         Raises:
             NoRoute: no master has the topic.
+            Unreachable: a broker has no master, or it cannot be reached; in the first case nothing was changed.
             MessagesWouldBeHidden: queues that hold messages could not be read any more. Nothing was changed.
             NotInRoutes: the topic was changed, but a name server does not know it yet.
         """
@@ -115,7 +117,7 @@ class TopicAdmin(AdminCalls):
             queues=queues, read_queues=read_queues, write_queues=write_queues, perm=perm, order=order, attributes=attributes
         )
         before: dict[str, tuple[Address, TopicSettings]] = {}
-        for name, address in await self._named_masters(cluster, broker):
+        for name, address in await self._named_masters(cluster, broker, every=True):
             if (there := await self._settings(topic, address)) is not None:
                 before[name] = address, there
         if not before:
@@ -127,9 +129,9 @@ class TopicAdmin(AdminCalls):
                 hidden |= hidden_queues((await self._ranges(topic, address)).items(), there, after[name])
         if hidden:
             raise MessagesWouldBeHidden(topic, hidden)
-        for name, (address, there) in before.items():
-            if after[name] != there:
-                await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, after[name].fields(topic))
+        changed = [(name, address) for name, (address, there) in before.items() if after[name] != there]
+        requests = [(name, address, after[name].fields(topic), b"") for name, address in changed]
+        await self._change(RequestCode.UPDATE_AND_CREATE_TOPIC, requests)
         await self._until_routed(topic, after)
         return after
 
@@ -173,10 +175,15 @@ class TopicAdmin(AdminCalls):
             return set()
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete a topic with its messages, on every broker that has it and on the name servers."""
+        """Delete a topic with its messages, on every broker that has it and on the name servers.
+
+        Raises:
+            Unreachable: a broker has no master, or it cannot be reached; in the first case nothing was changed.
+        """
         check_topic(topic)
-        for address in await self._masters(cluster, None):
-            await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        masters = await self._named_masters(cluster, None, every=True)
+        requests = [(name, address, {"topic": topic}, b"") for name, address in masters]
+        await self._change(RequestCode.DELETE_TOPIC_IN_BROKER, requests)
         await self._ask_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic, "clusterName": cluster})
 
     async def topics(self, *, cluster: str | None = None) -> list[str]:

@@ -52,3 +52,24 @@ def test_what_has_no_master_is_read_from_its_slave_and_named(headless: StartedEm
     refused = run("group", "reset", "g", "t", "--to", "earliest", status=1)
     assert "broker-a" in refused.stderr
     assert "nothing was changed" in refused.stderr
+
+
+CHANGES = (
+    ("topic", "create", "u"),
+    ("topic", "update", "t", "--perm", "r"),
+    ("topic", "delete", "t", "--yes"),
+    ("group", "create", "h"),
+    ("group", "update", "g", "--retries", "3"),
+    ("group", "delete", "g", "--yes"),
+)
+
+
+def test_no_change_leaves_out_the_broker_that_has_no_master(headless: StartedEmbedded, runner: Callable[..., Result]) -> None:
+    """It would come back without the change: a topic that the command has said to be deleted would be there again."""
+    for command in CHANGES:
+        refused = runner(*command, status=1, namesrv=headless.namesrv)
+        assert "broker-a cannot be reached: no master, which has to make the change; nothing was changed" in refused.stderr
+
+    assert json.loads(runner("topic", "list", "--json", namesrv=headless.namesrv).stdout) == ["t"]
+    assert "g" in json.loads(runner("topic", "show", "t", "--json", namesrv=headless.namesrv).stdout)["groups"]
+    runner("topic", "create", "u", "--broker", "broker-b", namesrv=headless.namesrv)

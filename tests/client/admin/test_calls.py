@@ -1,0 +1,56 @@
+"""Changes that several brokers make one after the other."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import attrs
+import pytest
+
+from ledgermq.client.admin.calls import AdminCalls
+from ledgermq.client.errors import NoAnswer
+from ledgermq.client.session import Session
+from ledgermq.remoting.codes import RequestCode
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.world.network import Address
+
+
+class Admin(AdminCalls):
+    """An administrator's client that deletes a topic on brokers that listen at the ports 0, 1 and so on."""
+
+    async def delete(self, *names: str) -> None:
+        requests = [(name, Address("10.0.0.1", at), {"topic": "t"}, b"") for at, name in enumerate(names)]
+        await self._change(RequestCode.DELETE_TOPIC_IN_BROKER, requests)
+
+
+@attrs.define
+class Servers:
+    """Brokers of which the one at port `silent` does not answer."""
+
+    silent: int
+
+    async def ask(self, address: Address, _command: RemotingCommand, _seconds: float) -> Any:
+        if address.port == self.silent:
+            raise NoAnswer(str(address), "it hangs")
+
+
+@pytest.mark.parametrize(
+    ("silent", "told"),
+    [
+        (0, "Changed on no broker; a may have the change; not asked: b, c."),
+        (1, "Changed on a; b may have the change; not asked: c."),
+        (2, "Changed on a, b; c may have the change; not asked: none."),
+    ],
+)
+async def test_a_change_that_fails_half_way_says_where_it_was_made(silent: int, told: str) -> None:
+    """A deletion that has failed may have deleted the messages of some brokers."""
+    with pytest.raises(NoAnswer) as caught:
+        await Admin(cast("Session", Servers(silent))).delete("a", "b", "c")
+    assert caught.value.__notes__ == [told]
+
+
+async def test_a_change_of_one_broker_that_fails_needs_no_note() -> None:
+    """Its error names it."""
+    with pytest.raises(NoAnswer) as caught:
+        await Admin(cast("Session", Servers(0))).delete("a")
+    assert not hasattr(caught.value, "__notes__")
