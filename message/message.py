@@ -17,6 +17,7 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
 _PORT_AND_OFFSET = struct.Struct(">iq")
+_PORT_MAX = 65535
 
 
 def _no_properties() -> dict[str, str]:
@@ -88,6 +89,8 @@ class MessageId:
         if len(packed) not in (16, 28):
             raise BadMessageId(f"a message id is 32 or 56 hex digits (got {len(text)} characters)")
         port, physical_offset = _PORT_AND_OFFSET.unpack(packed[-12:])
+        if not 0 <= port <= _PORT_MAX:
+            raise BadMessageId(f"the port in a message id is 0 to {_PORT_MAX} (got {port}): this may be a producer's unique id")
         return cls(str(ipaddress.ip_address(packed[:-12])), port, PhysicalOffset(physical_offset))
 
 

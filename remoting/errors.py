@@ -12,7 +12,9 @@ RemotingError
 
 from __future__ import annotations
 
-from .codes import ResponseCode
+from .codes import RequestCode, ResponseCode
+
+_KNOWN_CODES = frozenset(int(code) for code in RequestCode)
 
 
 class RemotingError(Exception):
@@ -47,7 +49,8 @@ class CallTimeout(RemotingError):
     """
 
     def __init__(self, address: str, code: int, timeout_ms: int, *, sent: bool = True, silent: bool = False) -> None:
-        super().__init__(f"no answer from {address} to request {code} within {timeout_ms} ms")
+        name = f" ({RequestCode(code).name})" if code in _KNOWN_CODES else ""
+        super().__init__(f"no answer from {address} to request {code}{name} within {timeout_ms} ms")
         self.address = address
         self.code = code
         self.timeout_ms = timeout_ms

@@ -9,10 +9,13 @@ import attrs
 
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import span_of, topic_of
-from .consumequeue import UNIT, UNIT_SIZE, Unit
+from ..world.events import get_logger
+from .consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, Unit
 from .index import IndexSearch
 from .parts import StoreParts
 from .statuses import GetStatus
+
+log = get_logger(__name__)
 
 
 @attrs.define(eq=False)
@@ -79,9 +82,18 @@ class ReadSide(StoreParts):
             next_file = queue.segments.segment_size // UNIT_SIZE
             next_offset = offset - offset % next_file + next_file
             return GetResult(GetStatus.OFFSET_FOUND_NULL, self._corrected(offset, next_offset), low, high)
-        return self._walk(GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high), raw, max_messages, max_bytes, tags)
+        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
+        return self._walk(result, queue, raw, max_messages, max_bytes, tags)
 
-    def _walk(self, result: GetResult, raw: bytes, max_messages: int, max_bytes: int, tags: frozenset[int] | None) -> GetResult:
+    def _walk(
+        self,
+        result: GetResult,
+        queue: ConsumeQueue,
+        raw: bytes,
+        max_messages: int,
+        max_bytes: int,
+        tags: frozenset[int] | None,
+    ) -> GetResult:
         config, slices = self.config, result.slices
         log_end = self.log.max_offset
         memory = config.memory_bytes * config.access_message_in_memory_max_ratio // 100
@@ -111,6 +123,15 @@ class ReadSide(StoreParts):
                 start, at, known = physical_offset, 0, len(raw_log)
                 if size > known:
                     removed = True
+                    if not 0 <= physical_offset < self.log.min_offset:  # else its file has just been deleted
+                        log.error(
+                            "queue_entry_damaged",
+                            topic=queue.topic,
+                            queue_id=queue.queue_id,
+                            queue_offset=result.next_offset + visited - 1,
+                            physical_offset=physical_offset,
+                            size=size,
+                        )
                     continue
             slices.append(raw_log[at : at + size])
             size_sum += size

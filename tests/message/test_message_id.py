@@ -39,3 +39,9 @@ def test_other_lengths_are_refused(text: str) -> None:
     """The error says what an id looks like."""
     with pytest.raises(BadMessageId, match="32 or 56 hex digits"):
         MessageId.parse(text)
+
+
+def test_a_producers_unique_id_is_not_taken_for_the_id_of_a_broker() -> None:
+    """Both have 32 digits; the process and the class loader of a producer's stand where the port of a broker would."""
+    with pytest.raises(BadMessageId, match="unique id"):
+        MessageId.parse("7F00000157460AAFC6796EFC49DE0001")

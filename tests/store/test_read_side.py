@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ledgermq.message.layout import decode_record
 from ledgermq.message.properties import encode_properties
 from ledgermq.message.strings import string_hash
+from ledgermq.store.consumequeue import UNIT_SIZE
 from ledgermq.store.statuses import GetStatus
 
 from .stores import SetClock, derive_all, incoming, small_store
@@ -29,6 +32,21 @@ async def test_every_way_a_get_can_end(tmp_path: Path) -> None:
         assert outcome(-1) == (GetStatus.OFFSET_TOO_SMALL, 0)
         assert outcome(7, topic="Unknown") == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
         assert outcome(0, tags=frozenset((1,))) == (GetStatus.NO_MATCHED_MESSAGE, 5)
+
+
+async def test_an_entry_that_leads_nowhere_is_skipped_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its message is in the log, but no consumer gets it: an operator has to learn that, and which one it is."""
+    async with small_store(tmp_path) as store:
+        store.put([incoming(b"%d" % number) for number in range(5)])
+        derive_all(store)
+        (path,) = (tmp_path / "consumequeue" / "TopicTest" / "1").iterdir()
+        with path.open("r+b") as file:
+            file.seek(2 * UNIT_SIZE + 1)
+            file.write(b"\xff")
+
+        result = store.get("TopicTest", 1, 0, 32)
+        assert [decode_record(record).body for record in result.slices] == [b"0", b"1", b"3", b"4"]
+        assert "queue_entry_damaged topic='TopicTest' queue_id=1 queue_offset=2 " in caplog.text
 
 
 async def test_a_reader_who_knows_more_than_the_queues_is_not_sent_back(tmp_path: Path) -> None:
