@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import attrs
 import trio
 from trio.abc import Listener
 
-from ..ha.classic.node import ClassicNode
-from ..ha.dledger.node import DLedgerNode
-from ..remoting.codes import ResponseCode
+from ..ha.node import ReplicationNode
 from ..remoting.dispatcher import Dispatcher, Service
-from ..remoting.errors import RequestRefused
 from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
@@ -31,8 +29,6 @@ from ..world.real import World, real_world
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
-from . import dledger, replication
-from .admin.dledger_group import DLedgerAdministration
 from .admin.inspection import Inspection
 from .admin.queries import Queries
 from .admin.relay import Relay
@@ -47,12 +43,12 @@ from .config import BrokerConfig
 from .consumption import Consumption
 from .delay import DelayDelivery
 from .deletions import Deletions
-from .dledger import CHANGES_OF_TABLES, OTHER_DECISIONS, CopiedTables, DLedgerReplication, dledger_node
 from .groups import GroupTable
 from .live_config import LiveConfig
 from .lock_requests import LockRequests
 from .locks import QueueLocks
 from .metrics import LoopTurns, Metrics
+from .mode import Mode, mode_of
 from .monitoring import Monitoring, open_monitoring
 from .numbered_sends import NumberedSends
 from .offset_requests import OffsetRequests
@@ -61,13 +57,14 @@ from .persistence import GROUPS_FILE, LOCKS_FILE, TOPICS_FILE, Persistence
 from .pull import PullService
 from .registration import Registration
 from .replicated_tables import ReplicatedTables
-from .replication import ClassicReplication, SlavesTables, classic_node
+from .replication import Replication
 from .retry import SendBack
 from .role import LiveRole, Phase, Role, RoleState
 from .send import SendHandler
 from .slave_sync import SlaveSync
 from .stats import Stats
 from .table_files import TableFiles
+from .tables import Tables
 from .topics import TopicTable
 
 log = get_logger(__name__)
@@ -89,7 +86,7 @@ class Broker:
     live_config: LiveConfig
     world: World
     store: MessageStore
-    node: ClassicNode | DLedgerNode
+    mode: Mode
     host: str
     """The address that clients are given."""
     port: int
@@ -110,9 +107,7 @@ class Broker:
     numbered: NumberedSends = attrs.field(init=False)
     commits: Commits = attrs.field(init=False)
     delay: DelayDelivery = attrs.field(init=False)
-    replicated: ReplicatedTables | None = attrs.field(init=False, default=None)
-    """The tables that are replicated through the log; None in classic mode."""
-    replication: ClassicReplication | DLedgerReplication = attrs.field(init=False)
+    replication: Replication[Any] = attrs.field(init=False)
     deletions: Deletions = attrs.field(init=False)
     registration: Registration = attrs.field(init=False)
     pulls: PullService = attrs.field(init=False)
@@ -130,7 +125,10 @@ class Broker:
         self.numbered = NumberedSends(store, clock)
         self.commits = Commits(offsets, store, role)
         self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues, adopt=topics.adopt)
-        self.replication = self._replication()
+        tables = Tables(topics=topics, groups=groups, offsets=offsets, locks=self.locks, delay=self.delay)
+        self.replication = self.mode.replication(
+            store=store, role=role, tables=tables, persistence=self.persistence, network=self.network
+        )
         self.deletions = Deletions(
             store=store,
             role=role,
@@ -141,8 +139,7 @@ class Broker:
             persistence=self.persistence,
             replicated=self.replicated,
         )
-        if isinstance(tables := self.replication.tables, CopiedTables):
-            tables.apply_again = self.deletions.apply_again
+        self.replication.tables.apply_again = self.deletions.apply_again
         self.registration = Registration(
             config=self.live_config,
             network=self.network,
@@ -151,7 +148,7 @@ class Broker:
             topics=topics,
             address=self.address,
             ha_address=lambda: self.ha_address,
-            is_removed=lambda: isinstance(self.node, DLedgerNode) and self.node.is_removed,
+            is_removed=lambda: self.node.is_removed,
         )
         self.pulls = PullService(
             config=self.live_config,
@@ -165,7 +162,7 @@ class Broker:
             consumers=self.consumers,
             stats=self.stats,
             is_following=lambda: self.node.is_following,
-            leads=self.node.leads if isinstance(self.node, DLedgerNode) else None,
+            leads=self.node.leads,
         )
         self.clients = ClientRequests(
             config=self.live_config,
@@ -182,42 +179,6 @@ class Broker:
         self.settings = Settings(config=self.live_config, clock=clock, store=store, topics=topics, groups=groups)
         self._load_tables()
         self._register_services()
-
-    def _replication(self) -> ClassicReplication | DLedgerReplication:
-        tables = SlavesTables(store=self.store, topics=self.topics, groups=self.groups, offsets=self.offsets, delay=self.delay)
-        if isinstance(self.node, ClassicNode):
-            return ClassicReplication(
-                config=self.config,
-                node=self.node,
-                store=self.store,
-                role=self.role,
-                tables=tables,
-                network=self.network,
-                clock=self.world.clock,
-                secrets=self.world.secrets,
-            )
-        self.replicated = ReplicatedTables(
-            store=self.store,
-            role=self.role,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            delay=self.delay,
-            locks=self.locks,
-        )
-        self.groups.may_create = lambda: self.role.takes_puts
-        return DLedgerReplication(
-            config=self.config,
-            node=self.node,
-            store=self.store,
-            role=self.role,
-            tables=CopiedTables.of(tables, self.replicated),
-            network=self.network,
-            clock=self.world.clock,
-            secrets=self.world.secrets,
-            replicated=self.replicated,
-            persistence=self.persistence,
-        )
 
     def _load_tables(self) -> None:
         TableFiles(
@@ -240,18 +201,8 @@ class Broker:
         services: list[Service] = [self.pulls, self.clients, self.registration, self.settings, *self._other_services()]
         for service in services:
             service.register(self.dispatcher)
-        if self.replicated is not None:
-            self.dispatcher.answer_after(CHANGES_OF_TABLES, self.replicated.check_leads, self.replicated.settled)
-            self.dispatcher.check_first(OTHER_DECISIONS, self.replicated.check_decides)
-        else:
-            self.dispatcher.check_first(CHANGES_OF_TABLES, self._check_tables_writable)
+        self.replication.guard(self.dispatcher)
         self.dispatcher.hold_answers(CHANGES_OF_TOPICS, self.registration.is_known, self.registration.known)
-
-    def _check_tables_writable(self) -> None:
-        """Refuse a change of a table on a disk that is full or fails; commits are taken, so that groups go on."""
-        if (refusal := self.store.writability.disk_refusal) is not None:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {refusal}")
-        self.persistence.check_writable()
 
     def _other_services(self) -> Iterator[Service]:
         """The services that the broker only registers and never calls."""
@@ -267,6 +218,7 @@ class Broker:
             orderly=lambda group: self.locks.are_held(group, clock.monotonic()),
             registration=self.registration,
             numbered=self.numbered,
+            record_max=self.mode.record_max,
         )
         yield self.numbered
         yield SendBack(
@@ -329,8 +281,17 @@ class Broker:
             consumers=self.consumers,
             group_reset=self.pulls.group_reset,
         )
-        if isinstance(self.node, DLedgerNode):
-            yield DLedgerAdministration(self.node)
+        yield from self.mode.services()
+
+    @property
+    def node(self) -> ReplicationNode:
+        """The node of this broker in its group."""
+        return self.mode.node
+
+    @property
+    def replicated(self) -> ReplicatedTables | None:
+        """The tables that are replicated through the log; None where replicas copy their master's."""
+        return self.replication.replicated
 
     @property
     def config(self) -> BrokerConfig:
@@ -474,18 +435,17 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
     try:
         port = world.network.listener_port(listeners[0])
         host = bare_host(config.broker_ip1) or world.network.own_host()
-        in_a_group = config.enable_dleger_commit_log
-        node = dledger_node(config, str(Address(host, port))) if in_a_group else classic_node(config, world, port)
+        mode = mode_of(config, world, Address(host, port))
         store_host = (host if is_numeric_host(host) else world.network.own_host(), port)  # message ids hold numbers
         store_config = attrs.evolve(config.store_config(), memory_bytes=world.memory_bytes)
         async with open_message_store(
             world,
             store_config,
             store_host=store_host,
-            open_commit_log=node.open_commit_log,
-            log_directory=node.settings.files.data if isinstance(node, DLedgerNode) else "",
+            open_commit_log=mode.node.open_commit_log,
+            log_directory=mode.node.log_directory,
         ) as store:
-            broker = _assemble(config, world, store, node, host, port, network, tls)
+            broker = _assemble(config, world, store, mode, host, port, network, tls)
             async with open_monitoring(config, world, broker.monitoring), trio.open_nursery() as nursery:
                 await broker.start(nursery, listeners)
                 events.info("broker_started", address=broker.address, store=config.store_path_root_dir)
@@ -496,7 +456,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
                         await broker.stop()
                     nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):  # deliveries of delayed messages are on the medium now
-            await broker.persistence.write_all(always=config.enable_dleger_commit_log)
+            await broker.persistence.write_all(always=broker.replicated is not None)
         events.info("broker_stopped", address=broker.address)
     finally:
         with trio.CancelScope(shield=True):
@@ -513,7 +473,7 @@ def _assemble(
     config: BrokerConfig,
     world: World,
     store: MessageStore,
-    node: ClassicNode | DLedgerNode,
+    mode: Mode,
     host: str,
     port: int,
     network: Network,
@@ -521,14 +481,13 @@ def _assemble(
 ) -> Broker:
     now_ms = world.clock.wall_ms
     persistence = Persistence(world.disk, world.workers, f"{config.store_path_root_dir}/config")
-    first_role = dledger.first_role if config.enable_dleger_commit_log else replication.first_role
-    role = LiveRole(first_role(config), world.clock)
+    role = LiveRole(mode.first_role, world.clock)
     store.writability.role_refusal, store.is_replica = role.refusal, role.is_replica
     return Broker(
         live_config=LiveConfig(config),
         world=world,
         store=store,
-        node=node,
+        mode=mode,
         host=host,
         port=port,
         persistence=persistence,

@@ -7,13 +7,14 @@ is a replica with its own id while another node leads or no leader is known (Roc
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 import trio
 
 from ..ha.classic.sync import ConfigSync, Offsets
+from ..ha.dledger.layout import ENTRY_SIZE_MAX
 from ..ha.dledger.node import DLedgerNode
 from ..ha.dledger.recovery import LedgerFiles
 from ..ha.dledger.settings import JAVA, ReplicaSettings, parse_peers
@@ -24,29 +25,25 @@ from ..ha.raft.settings import Settings
 from ..ha.raft.units import PeerId
 from ..message.units import MASTER_ID
 from ..remoting.codes import RequestCode
+from ..remoting.dispatcher import Dispatcher, Service
 from ..store.errors import NotWritable, StoreError
-from ..world.address import is_loopback_host
+from ..store.message_store import MessageStore
+from ..world.address import Address, is_loopback_host
 from ..world.events import get_logger
+from ..world.network import Network
+from ..world.real import World
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
+from .admin.dledger_group import DLedgerAdministration
 from .config import BrokerConfig
 from .persistence import Persistence
 from .replicated_tables import ReplicatedTables
-from .replication import Replication, SlavesTables
-from .role import Role, RoleState
+from .replication import A_SEGMENT, CHANGES_OF_TABLES, Replication, SlavesTables
+from .role import LiveRole, Role, RoleState
+from .tables import Tables
 
 log = get_logger(__name__)
 
-CHANGES_OF_TABLES = (
-    RequestCode.UPDATE_AND_CREATE_TOPIC,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
-    RequestCode.CLONE_GROUP_OFFSET,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-)
-"""Requests that only the leader accepts, and answers when a majority has the change; deletions wait for that themselves."""
 OTHER_DECISIONS = (
     RequestCode.UPDATE_CONSUMER_OFFSET,
     RequestCode.LOCK_BATCH_MQ,
@@ -119,20 +116,6 @@ def _check_secret(config: BrokerConfig) -> None:
         )
 
 
-def dledger_node(config: BrokerConfig, address: str = "") -> DLedgerNode:
-    """The node that RocketMQ's keys describe; the broker serves clients at `address`.
-
-    Raises:
-        WrongHaSetting: a key has a value that cannot work.
-    """
-    return DLedgerNode(replica_settings(config, address))
-
-
-def first_role(config: BrokerConfig) -> RoleState:
-    """The role of a DLedger broker until its group has a leader."""
-    return RoleState(Role.CANDIDATE, config.replica_id, "it is starting")
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
 class CopiedTables(SlavesTables):
     """The tables of a node that copies those of its leader, beside the events that it derives from the log.
@@ -142,20 +125,7 @@ class CopiedTables(SlavesTables):
     """
 
     replicated: ReplicatedTables
-    apply_again: Callable[[int], None] = attrs.field(init=False)
-    """Applies the derived events from a physical offset on again (`Deletions.apply_again`)."""
     _asked_at: int = 0
-
-    @classmethod
-    def of(cls, tables: SlavesTables, replicated: ReplicatedTables) -> Self:
-        return cls(
-            store=tables.store,
-            topics=tables.topics,
-            groups=tables.groups,
-            offsets=tables.offsets,
-            delay=tables.delay,
-            replicated=replicated,
-        )
 
     def asking(self) -> None:
         self._asked_at = self.store.dispatcher.dispatched_offset
@@ -192,10 +162,19 @@ class CopiedTables(SlavesTables):
 class DLedgerReplication(Replication[DLedgerNode]):
     """The replication of a node of a DLedger group."""
 
-    replicated: ReplicatedTables
-    persistence: Persistence
+    _replicated: ReplicatedTables = attrs.field(alias="replicated")
     _tables_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """Cancels the task that appends the leader's commits."""
+
+    @property
+    def replicated(self) -> ReplicatedTables:
+        """The tables that are replicated through the log."""
+        return self._replicated
+
+    def guard(self, dispatcher: Dispatcher) -> None:
+        """Let only the leader decide, and answer a change of a table once it is committed."""
+        dispatcher.answer_after(CHANGES_OF_TABLES, self.replicated.check_leads, self.replicated.settled)
+        dispatcher.check_first(OTHER_DECISIONS, self.replicated.check_decides)
 
     async def stop_taking(self, _old: RoleState, _new: RoleState) -> None:
         """Stop appending commits, and drop changes of tables that may never be committed."""
@@ -329,3 +308,55 @@ class DLedgerReplication(Replication[DLedgerNode]):
                 ],
             },
         }
+
+
+@attrs.define(eq=False)
+class DLedgerMode:
+    """Implements `Mode`."""
+
+    config: BrokerConfig
+    world: World
+    address: Address
+    """At which clients are served."""
+    node: DLedgerNode = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.node = DLedgerNode(replica_settings(self.config, str(self.address)))
+
+    @property
+    def record_max(self) -> tuple[int, str]:
+        segment = self.config.mapped_file_size_commit_log
+        return (segment, A_SEGMENT) if segment <= ENTRY_SIZE_MAX else (ENTRY_SIZE_MAX, "an entry of a DLedger group")
+
+    @property
+    def first_role(self) -> RoleState:
+        return RoleState(Role.CANDIDATE, self.config.replica_id, "it is starting")
+
+    def replication(
+        self, *, store: MessageStore, role: LiveRole, tables: Tables, persistence: Persistence, network: Network
+    ) -> DLedgerReplication:
+        replicated = ReplicatedTables(
+            store=store,
+            role=role,
+            topics=tables.topics,
+            groups=tables.groups,
+            offsets=tables.offsets,
+            delay=tables.delay,
+            locks=tables.locks,
+        )
+        tables.groups.may_create = lambda: role.takes_puts
+        return DLedgerReplication(
+            config=self.config,
+            node=self.node,
+            store=store,
+            role=role,
+            tables=CopiedTables.of(store, tables, replicated=replicated),
+            network=network,
+            clock=self.world.clock,
+            secrets=self.world.secrets,
+            replicated=replicated,
+            persistence=persistence,
+        )
+
+    def services(self) -> Iterable[Service]:
+        yield DLedgerAdministration(self.node)

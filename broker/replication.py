@@ -3,70 +3,47 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Self, TypeVar
 
 import attrs
 import trio
 
-from ..ha.classic.node import ClassicNode
-from ..ha.classic.protocol import TransferLimits
-from ..ha.classic.settings import OURS, HaSettings
+from ..ha.classic.settings import OURS
 from ..ha.classic.sync import ConfigSync, Offsets
 from ..ha.node import ReplicationNode
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.dispatcher import Dispatcher
+from ..remoting.errors import RequestRefused
 from ..store.message_store import MessageStore
 from ..world.clock import Clock
 from ..world.network import Address, Network
 from ..world.randomness import Randomness
-from ..world.real import World
 from ..world.supervision import keep_running
 from .adoption import adopt_stored
-from .config import SYNC_FLUSH, SYNC_MASTER, BrokerConfig
+from .config import BrokerConfig
 from .delay import DelayDelivery
 from .groups import GroupTable
 from .offsets import ConsumerOffsets
+from .persistence import Persistence
+from .replicated_tables import ReplicatedTables
 from .role import LiveRole, Role, RoleState
+from .tables import Tables
 from .topics import TopicTable
 
+A_SEGMENT = "a segment of the log"
+CHANGES_OF_TABLES = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+)
+"""Requests that are answered when their change is as safe as the mode promises; deletions wait for that themselves."""
+
 Node = TypeVar("Node", bound=ReplicationNode)
-
-
-def ha_settings(config: BrokerConfig, port: int) -> HaSettings:
-    """The settings of replication from RocketMQ's keys; clients are served on `port`."""
-    return HaSettings(
-        protocol=config.ha_protocol,
-        secret=config.ha_secret.encode(),
-        accept_loss=config.ha_accept_loss,
-        sync_flush=config.flush_disk_type == SYNC_FLUSH,
-        listen_host=config.bind_address,
-        listen_port=config.ha_listen_port or (port + 1 if config.listen_port else 0),
-        limits=TransferLimits(
-            heartbeat_seconds=config.ha_send_heartbeat_interval / 1000,
-            housekeeping_seconds=config.ha_housekeeping_interval / 1000,
-            batch_size=config.ha_transfer_batch_size,
-            segment_size=config.mapped_file_size_commit_log,
-        ),
-        sync_master=config.broker_role == SYNC_MASTER,
-        slave=config.is_slave,
-        in_sync_replicas=config.in_sync_replicas,
-        min_in_sync_replicas=config.min_in_sync_replicas,
-        gap_max=config.ha_max_gap_not_in_sync,
-        slave_timeout_seconds=config.slave_timeout / 1000,
-        from_first=config.sync_from == "first",
-    )
-
-
-def first_role(config: BrokerConfig) -> RoleState:
-    """The role of a classic broker until replication has started."""
-    return RoleState(Role.READ_ONLY, config.broker_id, "it is starting")
-
-
-def classic_node(config: BrokerConfig, world: World, port: int) -> ClassicNode:
-    """The node that RocketMQ's keys describe; clients are served on `port`."""
-    node = ClassicNode(world, ha_settings(config, port), config.broker_cluster_name, config.broker_name)
-    if config.ha_master_address:
-        node.set_master(Address.parse(config.ha_master_address))
-    return node
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -78,8 +55,16 @@ class SlavesTables:
     groups: GroupTable
     offsets: ConsumerOffsets
     delay: DelayDelivery
+    apply_again: Callable[[int], None] = attrs.field(init=False)
+    """Applies the derived events from a physical offset on again (`Deletions.apply_again`)."""
     _deleted_topics: set[str] = attrs.field(factory=set[str])
     """Topics that the master has deleted; their queues are still in the store."""
+
+    @classmethod
+    def of(cls, store: MessageStore, tables: Tables, **more: Any) -> Self:
+        """The tables of a bundle; a subclass takes `more`."""
+        topics, groups, offsets, delay = tables.topics, tables.groups, tables.offsets, tables.delay
+        return cls(store=store, topics=topics, groups=groups, offsets=offsets, delay=delay, **more)
 
     def topics_version(self) -> Mapping[str, int]:
         return self.topics.version.to_json()
@@ -123,6 +108,7 @@ class Replication(Generic[Node]):
     store: MessageStore
     role: LiveRole
     tables: SlavesTables
+    persistence: Persistence
     network: Network
     clock: Clock
     secrets: Randomness
@@ -133,6 +119,21 @@ class Replication(Generic[Node]):
 
     def __attrs_post_init__(self) -> None:
         self.role.on_master.append(self._learn_master)
+
+    @property
+    def replicated(self) -> ReplicatedTables | None:
+        """The tables that are replicated through the log; None where replicas copy their master's."""
+        return None
+
+    def guard(self, dispatcher: Dispatcher) -> None:
+        """Let the mode refuse changes of tables, and hold their answers; all handlers are registered."""
+        dispatcher.check_first(CHANGES_OF_TABLES, self._check_tables_writable)
+
+    def _check_tables_writable(self) -> None:
+        """Refuse a change of a table on a disk that is full or fails; commits are taken, so that groups go on."""
+        if (refusal := self.store.writability.disk_refusal) is not None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {refusal}")
+        self.persistence.check_writable()
 
     async def start(self, nursery: trio.Nursery) -> None:
         """Run the node in `nursery`, and give the broker its first role; the steps of the role are already registered.
@@ -194,67 +195,3 @@ class Replication(Generic[Node]):
     @abstractmethod
     def status(self) -> dict[str, Any]:
         """The state of replication as JSON (RocketMQ HARuntimeInfo)."""
-
-
-@attrs.define(eq=False, kw_only=True, repr=False)
-class ClassicReplication(Replication[ClassicNode]):
-    """The replication of a classic master or slave."""
-
-    def _new_sync(self) -> ConfigSync:
-        sync = super()._new_sync()
-        sync.may_take = lambda: self.node.is_following
-        self.node.on_following = sync.ask_now
-        return sync
-
-    async def start(self, nursery: trio.Nursery) -> None:
-        await super().start(nursery)
-        config, role = self.config, Role.SLAVE if self.config.is_slave else Role.MASTER
-        synchronous = config.broker_role == SYNC_MASTER
-        await self.role.change(role, config.broker_id, "brokerRole", synchronous=synchronous)
-
-    def status(self) -> dict[str, Any]:
-        """The state of replication (RocketMQ HARuntimeInfo); keys such as `brokerId` and `flushed` are our own.
-
-        A slave's `masterFlushOffset` is -1, which means unknown in RocketMQ, because no master sends its flushed offset on
-        the HA port. Our masters send the end of their log, and `diff` is the number of bytes up to it.
-        """
-        service, end = self.node.service, self.store.log.max_offset
-        slaves = service.slaves() if service is not None else []
-        return {
-            "master": self.role.takes_puts,
-            "masterCommitLogMaxOffset": end,
-            "inSyncSlaveNums": sum(slave.in_sync for slave in slaves),
-            "haConnectionInfo": [
-                {
-                    "addr": str(slave.address),
-                    "slaveAckOffset": slave.appended,
-                    "diff": slave.lag_bytes,
-                    "inSync": slave.in_sync,
-                    "transferredByteInSecond": slave.sent_per_second,
-                    "transferFromWhere": slave.sent,
-                    "brokerId": slave.broker_id,
-                    "flushed": slave.flushed,
-                    "lastAckMillis": round(slave.last_ack_seconds * 1000),
-                }
-                for slave in slaves
-            ],
-            "haClientRuntimeInfo": self._client_status(),
-        }
-
-    def _client_status(self) -> dict[str, Any]:
-        client, clock = self.node.client, self.clock
-        if client is None:
-            return {"lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0, "maxOffset": 0}
-        return {
-            "masterAddr": str(client.master) if client.master is not None else None,
-            "transferredByteInSecond": client.received.per_second,
-            "maxOffset": self.store.log.max_offset,
-            "lastReadTimestamp": clock.wall_ms() - round((clock.monotonic() - client.last_read) * 1000),
-            "lastWriteTimestamp": clock.wall_ms() - round((clock.monotonic() - client.last_write) * 1000),
-            "masterFlushOffset": -1,
-            "activated": client.joined_at is not None,
-            "diff": client.lag_bytes,
-            "refusal": client.refusal,
-            "droppedBytes": client.losses.dropped,
-            "droppedPromisedBytes": client.losses.promised,
-        }

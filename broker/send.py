@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from ..ha.dledger.layout import ENTRY_SIZE_MAX
 from ..message.batch import decode_batch
 from ..message.data_version import DataVersion
 from ..message.errors import CorruptBatch
@@ -146,20 +145,16 @@ class SendHandler:
     """Whether members of a group have locked queues."""
     registration: Registration
     numbered: NumberedSends
+    record_max: tuple[int, str]
+    """The most bytes that the log takes for one record, and in what."""
     _dispatcher: Dispatcher = attrs.field(init=False)
     _cluster: str = attrs.field(init=False)
-    _record_max: int = attrs.field(init=False)
-    _taker: str = attrs.field(init=False)
-    """The most bytes that the log takes for one record, and in what."""
     _small_body: int = attrs.field(init=False)
     """Copies of messages with bodies of up to this size fit a segment of the log."""
     _answers: SendAnswers = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._record_max, self._taker = self.store.config.mapped_file_size_commit_log, "a segment of the log"
-        if self.config.now.enable_dleger_commit_log and self._record_max > ENTRY_SIZE_MAX:
-            self._record_max, self._taker = ENTRY_SIZE_MAX, "an entry of a DLedger group"
-        self._small_body = self._record_max - PROPERTIES_BYTES_MAX - _RECORD_EXTRA
+        self._small_body = self.record_max[0] - PROPERTIES_BYTES_MAX - _RECORD_EXTRA
         self._cluster = encode_properties({CLUSTER: self.config.now.broker_cluster_name})
         self._answers = SendAnswers(self.config.now.region_id, self.config.now.trace_on, self.store.store_host.hex().upper())
 
@@ -290,7 +285,8 @@ class SendHandler:
     def _check_copies(self, body: bytes, properties: str) -> None:
         """Refuse a message that could be stored, but not as a retry or a dead letter, because its copies are larger."""
         size = len(properties.encode("utf-8", "surrogatepass"))
-        room = self._record_max - _RECORD_EXTRA - COPY_BYTES
+        size_max, taker = self.record_max
+        room = size_max - _RECORD_EXTRA - COPY_BYTES
         if size > SENT_PROPERTIES_BYTES_MAX:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -300,7 +296,7 @@ class SendHandler:
         if len(body) + size > room:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"body and properties have {len(body) + size} bytes, and {self._taker} has room for {room}, because a retry "
+                f"body and properties have {len(body) + size} bytes, and {taker} has room for {room}, because a retry "
                 f"adds up to {COPY_BYTES}; the message was not stored",
             )
 

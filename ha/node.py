@@ -5,6 +5,7 @@ The broker sets the role of a classic node; a DLedger node takes part in electio
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import trio
@@ -30,6 +31,26 @@ class ReplicationNode(Protocol):
     @property
     def is_following(self) -> bool:
         """Whether the node follows a master or leader and is connected to it now."""
+        ...
+
+    @property
+    def lag_bytes(self) -> int:
+        """How many bytes a replica's log is known to be behind its master's; 0 on a master."""
+        ...
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the group has removed this node from its members."""
+        ...
+
+    @property
+    def leads(self) -> Callable[[], Awaitable[bool]] | None:
+        """Asks the group whether this node leads it now; None where no other node can have been elected."""
+        ...
+
+    @property
+    def log_directory(self) -> str:
+        """The directory of the log's files where it is not that of a local log; else empty."""
         ...
 
     def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:

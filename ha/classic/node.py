@@ -86,6 +86,21 @@ class ClassicNode:
     _master: Address | None = None
 
     @property
+    def is_removed(self) -> bool:
+        """False: a classic group has no list of members."""
+        return False
+
+    @property
+    def leads(self) -> None:
+        """None: a classic group has no elections."""
+        return None
+
+    @property
+    def log_directory(self) -> str:
+        """Empty: the log is a local one."""
+        return ""
+
+    @property
     def port(self) -> int:
         return self.service.port if self.service is not None else self.settings.listen_port
 

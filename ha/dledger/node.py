@@ -55,6 +55,10 @@ class DLedgerNode:
         return self.replica.port or self.settings.port
 
     @property
+    def log_directory(self) -> str:
+        return self.settings.files.data
+
+    @property
     def lag_bytes(self) -> int:
         """0: a follower acknowledges what it is sent, and how much more the leader has is only known there."""
         return 0

@@ -14,7 +14,7 @@ import trio
 
 from harness.simulate.scene import Node
 from ledgermq.broker.broker import open_broker
-from ledgermq.broker.dledger import dledger_node
+from ledgermq.broker.dledger import replica_settings
 from ledgermq.broker.role import Role
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, Consumer, open_consumer
@@ -418,9 +418,9 @@ def test_a_preferred_leader_that_is_no_peer_is_warned_of(caplog: pytest.LogCaptu
     """A misspelt id would otherwise prefer nobody without a word."""
     config = broker_configs("store", "10.0.0.1", mode="dledger", nodes=3, raft_ports=[1, 2, 3])[0]
 
-    dledger_node(attrs.evolve(config, preferred_leader_id="n1"))
+    replica_settings(attrs.evolve(config, preferred_leader_id="n1"))
     assert not caplog.records
-    dledger_node(attrs.evolve(config, preferred_leader_id="n1;n7"))
+    replica_settings(attrs.evolve(config, preferred_leader_id="n1;n7"))
 
     (record,) = caplog.records
     assert "preferred_leader_unknown preferred_leader_id='n7'" in record.getMessage()
@@ -431,7 +431,7 @@ def test_a_preferred_leader_is_refused_with_the_dialect_that_has_no_effect_for_i
     config = broker_configs("store", "10.0.0.1", mode="dledger", nodes=3, raft_ports=[1, 2, 3])[0]
 
     with pytest.raises(WrongHaSetting, match="preferredLeaderId has no effect with raftDialect = java"):
-        dledger_node(attrs.evolve(config, preferred_leader_id="n1", raft_dialect="java", ha_secret=""))
+        replica_settings(attrs.evolve(config, preferred_leader_id="n1", raft_dialect="java", ha_secret=""))
 
 
 def test_a_node_that_listens_beyond_its_machine_needs_a_secret() -> None:
@@ -441,18 +441,18 @@ def test_a_node_that_listens_beyond_its_machine_needs_a_secret() -> None:
 
     for host in ("", "0.0.0.0", "::", "10.0.0.1", "broker-a.example"):
         with pytest.raises(WrongHaSetting, match="Set one haSecret on all nodes, or allowEmptyHaSecret=true"):
-            dledger_node(attrs.evolve(config, bind_address=host))
-        dledger_node(attrs.evolve(config, bind_address=host, ha_secret="secret"))  # noqa: S106
-        dledger_node(attrs.evolve(config, bind_address=host, allow_empty_ha_secret=True))
+            replica_settings(attrs.evolve(config, bind_address=host))
+        replica_settings(attrs.evolve(config, bind_address=host, ha_secret="secret"))  # noqa: S106
+        replica_settings(attrs.evolve(config, bind_address=host, allow_empty_ha_secret=True))
     for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
-        dledger_node(attrs.evolve(config, bind_address=host))
+        replica_settings(attrs.evolve(config, bind_address=host))
 
 
 @pytest.mark.parametrize(("host", "said"), [("10.0.0.1", True), ("127.0.0.1", False)])
 def test_a_port_that_no_secret_can_protect_is_warned_of(host: str, caplog: pytest.LogCaptureFixture, *, said: bool) -> None:
     config = broker_configs("store", "10.0.0.1", mode="dledger", nodes=3, raft_ports=[1, 2, 3])[0]
 
-    dledger_node(attrs.evolve(config, ha_secret="", raft_dialect="java", bind_address=host))
+    replica_settings(attrs.evolve(config, ha_secret="", raft_dialect="java", bind_address=host))
 
     assert ("raft_port_unprotected" in caplog.text) is said
 

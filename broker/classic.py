@@ -1,0 +1,156 @@
+"""The classic mode: a configured master and slaves that copy its log and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import trio
+
+from ..ha.classic.node import ClassicNode
+from ..ha.classic.protocol import TransferLimits
+from ..ha.classic.settings import HaSettings
+from ..ha.classic.sync import ConfigSync
+from ..remoting.dispatcher import Service
+from ..store.message_store import MessageStore
+from ..world.network import Address, Network
+from ..world.real import World
+from .config import SYNC_FLUSH, SYNC_MASTER, BrokerConfig
+from .persistence import Persistence
+from .replication import A_SEGMENT, Replication, SlavesTables
+from .role import LiveRole, Role, RoleState
+from .tables import Tables
+
+
+def ha_settings(config: BrokerConfig, port: int) -> HaSettings:
+    """The settings of replication from RocketMQ's keys; clients are served on `port`."""
+    return HaSettings(
+        protocol=config.ha_protocol,
+        secret=config.ha_secret.encode(),
+        accept_loss=config.ha_accept_loss,
+        sync_flush=config.flush_disk_type == SYNC_FLUSH,
+        listen_host=config.bind_address,
+        listen_port=config.ha_listen_port or (port + 1 if config.listen_port else 0),
+        limits=TransferLimits(
+            heartbeat_seconds=config.ha_send_heartbeat_interval / 1000,
+            housekeeping_seconds=config.ha_housekeeping_interval / 1000,
+            batch_size=config.ha_transfer_batch_size,
+            segment_size=config.mapped_file_size_commit_log,
+        ),
+        sync_master=config.broker_role == SYNC_MASTER,
+        slave=config.is_slave,
+        in_sync_replicas=config.in_sync_replicas,
+        min_in_sync_replicas=config.min_in_sync_replicas,
+        gap_max=config.ha_max_gap_not_in_sync,
+        slave_timeout_seconds=config.slave_timeout / 1000,
+        from_first=config.sync_from == "first",
+    )
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class ClassicReplication(Replication[ClassicNode]):
+    """The replication of a classic master or slave."""
+
+    def _new_sync(self) -> ConfigSync:
+        sync = super()._new_sync()
+        sync.may_take = lambda: self.node.is_following
+        self.node.on_following = sync.ask_now
+        return sync
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        await super().start(nursery)
+        config, role = self.config, Role.SLAVE if self.config.is_slave else Role.MASTER
+        synchronous = config.broker_role == SYNC_MASTER
+        await self.role.change(role, config.broker_id, "brokerRole", synchronous=synchronous)
+
+    def status(self) -> dict[str, Any]:
+        """The state of replication (RocketMQ HARuntimeInfo); keys such as `brokerId` and `flushed` are our own.
+
+        A slave's `masterFlushOffset` is -1, which means unknown in RocketMQ, because no master sends its flushed offset on
+        the HA port. Our masters send the end of their log, and `diff` is the number of bytes up to it.
+        """
+        service, end = self.node.service, self.store.log.max_offset
+        slaves = service.slaves() if service is not None else []
+        return {
+            "master": self.role.takes_puts,
+            "masterCommitLogMaxOffset": end,
+            "inSyncSlaveNums": sum(slave.in_sync for slave in slaves),
+            "haConnectionInfo": [
+                {
+                    "addr": str(slave.address),
+                    "slaveAckOffset": slave.appended,
+                    "diff": slave.lag_bytes,
+                    "inSync": slave.in_sync,
+                    "transferredByteInSecond": slave.sent_per_second,
+                    "transferFromWhere": slave.sent,
+                    "brokerId": slave.broker_id,
+                    "flushed": slave.flushed,
+                    "lastAckMillis": round(slave.last_ack_seconds * 1000),
+                }
+                for slave in slaves
+            ],
+            "haClientRuntimeInfo": self._client_status(),
+        }
+
+    def _client_status(self) -> dict[str, Any]:
+        client, clock = self.node.client, self.clock
+        if client is None:
+            return {"lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0, "maxOffset": 0}
+        return {
+            "masterAddr": str(client.master) if client.master is not None else None,
+            "transferredByteInSecond": client.received.per_second,
+            "maxOffset": self.store.log.max_offset,
+            "lastReadTimestamp": clock.wall_ms() - round((clock.monotonic() - client.last_read) * 1000),
+            "lastWriteTimestamp": clock.wall_ms() - round((clock.monotonic() - client.last_write) * 1000),
+            "masterFlushOffset": -1,
+            "activated": client.joined_at is not None,
+            "diff": client.lag_bytes,
+            "refusal": client.refusal,
+            "droppedBytes": client.losses.dropped,
+            "droppedPromisedBytes": client.losses.promised,
+        }
+
+
+@attrs.define(eq=False)
+class ClassicMode:
+    """Implements `Mode`."""
+
+    config: BrokerConfig
+    world: World
+    address: Address
+    """At which clients are served."""
+    node: ClassicNode = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        config = self.config
+        settings = ha_settings(config, self.address.port)
+        self.node = ClassicNode(self.world, settings, config.broker_cluster_name, config.broker_name)
+        if config.ha_master_address:
+            self.node.set_master(Address.parse(config.ha_master_address))
+
+    @property
+    def record_max(self) -> tuple[int, str]:
+        return self.config.mapped_file_size_commit_log, A_SEGMENT
+
+    @property
+    def first_role(self) -> RoleState:
+        return RoleState(Role.READ_ONLY, self.config.broker_id, "it is starting")
+
+    def replication(
+        self, *, store: MessageStore, role: LiveRole, tables: Tables, persistence: Persistence, network: Network
+    ) -> ClassicReplication:
+        return ClassicReplication(
+            config=self.config,
+            node=self.node,
+            store=store,
+            role=role,
+            tables=SlavesTables.of(store, tables),
+            persistence=persistence,
+            network=network,
+            clock=self.world.clock,
+            secrets=self.world.secrets,
+        )
+
+    def services(self) -> Iterable[Service]:
+        return ()
