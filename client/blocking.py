@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial, wraps
 from math import inf
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import attrs
 
 from ..message.message import Message, MessageQueue
-from ..world.threads import LoopEndedError, OtherProcessError, ThreadLoop, opened_in_thread
+from ..world.threads import opened_in_thread
 from . import admin, consumer, producer, pull
 from .arguments import INT_MAX, check_integer, check_timeout
-from .errors import ClientError, Closed, OtherProcess, Stopped
-from .received import ReceivedMessage, RecordView, give_back_unfinished
+from .errors import ClientError, Stopped
+from .hosted import (
+    MESSAGES_PER_TAKE,
+    Host,
+    HostedConsumer,
+    HostedIteration,
+    HostedMessage,
+    in_words_of_clients,
+    put_back,
+)
+from .received import ReceivedMessage, RecordView
 from .sending import SendResult
 from .transmit import QueueSelector
 
@@ -32,15 +41,10 @@ T = TypeVar("T")
 Client = TypeVar("Client")
 Shell = TypeVar("Shell")
 
-MESSAGES_PER_TAKE = 256
-
 
 @attrs.define(eq=False)
-class Host(Generic[Client]):
-    """The thread in which one client runs."""
-
-    client: Client
-    _loop: ThreadLoop
+class BlockingHost(Host[Client]):
+    """The thread in which one client runs, as other threads call it."""
 
     def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an async function of the client in its thread and wait for the result.
@@ -52,28 +56,15 @@ class Host(Generic[Client]):
 
     def ask(self, function: Callable[[], Awaitable[T]], undo: Callable[[T], object] = lambda _: None) -> T:
         """Like `run`; if the wait is interrupted, `undo` is called in the client's thread with a result that comes later."""
-        try:
+        with in_words_of_clients():
             return self._loop.call(function, undo)
-        except LoopEndedError as error:
-            raise Closed("the client is closed") from error
-        except OtherProcessError as error:
-            raise OtherProcess(str(error)) from error
-
-    def soon(self, function: Callable[[], object]) -> None:
-        """Run a plain function, which must not raise, in the client's thread, after earlier ones; does not wait."""
-        try:
-            self._loop.soon(function)
-        except LoopEndedError as error:
-            raise Closed("the client is closed") from error
-        except OtherProcessError as error:
-            raise OtherProcess(str(error)) from error
 
 
 @attrs.define(eq=False)
 class BlockingProducer:
     """Sends messages; see `Producer`."""
 
-    _host: Host[producer.Producer]
+    _host: BlockingHost[producer.Producer]
 
     def __repr__(self) -> str:
         return f"<BlockingProducer of {self._host.client.group}>"
@@ -124,20 +115,14 @@ class BlockingProducer:
         return self._host.run(self._host.client.queues, topic)
 
 
-class BlockingMessage(RecordView):
+class BlockingMessage(HostedMessage):
     """A received message; see `ReceivedMessage`."""
 
-    __slots__ = ("_host", "received")
+    __slots__ = ("_host",)
 
-    def __init__(self, received: ReceivedMessage, host: Host[Any]) -> None:
-        received.copy_to(self)
-        self.received = received
+    def __init__(self, received: ReceivedMessage, host: BlockingHost[Any]) -> None:
+        super().__init__(received)
         self._host = host
-
-    @property
-    def in_hand(self) -> bool:
-        """Whether the application has the message and has neither acknowledged it nor asked for it again."""
-        return self.received.in_hand
 
     def ack(self) -> None:
         """Acknowledge the message; see `ReceivedMessage.ack`."""
@@ -149,58 +134,29 @@ class BlockingMessage(RecordView):
         self._host.run(self.received.retry, delay_level=delay_level)
 
 
-def _settle(messages: Sequence[ReceivedMessage]) -> None:
-    for message in messages:
-        message.settle()
-
-
-def _put_back(messages: Sequence[ReceivedMessage]) -> None:
-    for message in reversed(messages):
-        message.put_back()
-
-
 @attrs.define(eq=False)
-class BlockingIteration:
+class BlockingIteration(HostedIteration["BlockingConsumer"]):
     """One `for` loop over a consumer."""
-
-    _consumer: BlockingConsumer
-    _last: ReceivedMessage | None = None
-    """The message that was handed out last and that the next step acknowledges, with `ack="auto"`."""
-    _own: deque[ReceivedMessage] = attrs.field(factory=deque[ReceivedMessage])
-    """Messages taken from an ordered queue, all for this loop, which it has not seen yet."""
 
     def __iter__(self) -> BlockingIteration:
         """Begin a loop: what an earlier loop over this iterator has not acknowledged is given back."""
-        self._consumer.left(self._last, self._own)
-        self._last = None
+        self.begin()
         return self
 
     def __next__(self) -> BlockingMessage:
-        consumer = self._consumer
-        if self._last is not None:
-            last, self._last = self._last, None
-            consumer.host.soon(last.settle)
+        self.settle_last()
         try:
-            message = consumer.next_message(self._own)
+            message = self._consumer.next_message(self.messages)
         except Stopped:
             raise StopIteration from None
-        if consumer.host.client.options.ack == "auto":
-            self._last = message
-        return BlockingMessage(message, consumer.host)
-
-    def __del__(self) -> None:
-        self._consumer.iteration_ended(id(self), self._last, self._own)
+        self.hand_out(message)
+        return BlockingMessage(message, self._consumer.host)
 
 
 @attrs.define(eq=False)
-class BlockingConsumer:
+class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer]]):
     """Receives messages; see `Consumer`. Any number of threads may take from it concurrently; each gets other messages."""
 
-    host: Host[consumer.Consumer]
-    _fetched: deque[ReceivedMessage] = attrs.field(factory=deque[ReceivedMessage])
-    """Messages taken by an iteration and not yet seen by a thread; the thread that asks next gets them."""
-    _iterations: dict[int, None] = attrs.field(factory=dict[int, None])
-    """The identities of the open iterations; a dictionary, because changing it is thread-safe."""
     # Only one thread at a time asks for more, for all threads; another one would wait although messages have been fetched.
     _fetching: threading.Lock = attrs.field(factory=threading.Lock, alias="fetching")
 
@@ -210,55 +166,18 @@ class BlockingConsumer:
         With `ack="auto"`, a message is acknowledged when this iterator is asked for the next one. A loop that is left, by an
         exception, `break` or `return`, gives back the message that it has not acknowledged.
         """
-        iteration = BlockingIteration(self)
-        self._iterations[id(iteration)] = None
-        return iteration
+        return BlockingIteration(self, self.options.ack == "auto")
 
-    def left(self, last: ReceivedMessage | None, unseen: deque[ReceivedMessage]) -> None:
-        """Give back what a loop had in hand, and make available again what it has not seen."""
-        if last is None and not unseen:
-            return
-        messages = [*unseen]
-        unseen.clear()
-        with suppress(ClientError):  # of a consumer that is closed, the next reader of the queue gets them
-            self.host.soon(partial(_put_back, messages))
-            if last is not None:
-                self.host.soon(last.give_back)
-
-    def iteration_ended(self, identity: int, last: ReceivedMessage | None, unseen: deque[ReceivedMessage]) -> None:
-        """Take over what an iteration leaves; with the last iteration, nobody may ask for what was fetched for all."""
-        self._iterations.pop(identity, None)
-        if not self._iterations:
-            while self._fetched:
-                with suppress(IndexError):  # another thread takes from it too
-                    unseen.append(self._fetched.popleft())
-        self.left(last, unseen)
-
-    def next_message(self, own: deque[ReceivedMessage]) -> ReceivedMessage:
-        """The next message for an iteration; those taken with it go to `own` if the consumer is orderly, else to all."""
-        while True:
-            if self.host.client.stopped:
-                raise Stopped("the consumer has been stopped")
-            message = self._next_of_own(own) if self.host.client.options.orderly else self._next_of_all()
-            if message.is_current:
-                message.check_open()  # a closed consumer must not go on with what was fetched before: others get it
-                return message
-            self.host.soon(message.put_back)  # its queue was moved in the meantime, or it comes again as another delivery
-
-    def _next_of_own(self, own: deque[ReceivedMessage]) -> ReceivedMessage:
-        if not own:
-            own.extend(self._take(MESSAGES_PER_TAKE, inf))
-        return own.popleft()
-
-    def _next_of_all(self) -> ReceivedMessage:
-        fetched = self._fetched
-        with suppress(IndexError):
-            return fetched.popleft()
-        with self._fetching:
-            while True:
-                with suppress(IndexError):
-                    return fetched.popleft()
-                fetched.extend(self._take(MESSAGES_PER_TAKE, inf))
+    def next_message(self, messages: deque[ReceivedMessage]) -> ReceivedMessage:
+        """The next message for an iteration; those that arrive with it are added to `messages`."""
+        while (message := self.at_hand(messages)) is None:
+            if messages is not self.fetched:
+                messages.extend(self._take(MESSAGES_PER_TAKE, inf))
+                continue
+            with self._fetching:
+                if not messages:
+                    messages.extend(self._take(MESSAGES_PER_TAKE, inf))
+        return message
 
     def get_one(self, timeout_seconds: float | None = None) -> BlockingMessage | None:
         """Take the next message; None after `timeout_seconds` without one. See `Consumer.get_many`."""
@@ -281,47 +200,20 @@ class BlockingConsumer:
     ) -> Generator[list[BlockingMessage]]:
         """Take messages for the length of a `with` block that finishes them all; see `Consumer.take`."""
         messages = self.get_many(messages_max, timeout_seconds)
-        received = [message.received for message in messages]
-        try:
+        with self.finishing([message.received for message in messages]):
             yield messages
-        except BaseException:
-            with suppress(ClientError):  # of a consumer that is closed, the next reader of the queue gets them
-                self.host.soon(partial(give_back_unfinished, received, ordered=self.host.client.options.orderly))
-            raise
-        for message in received:
-            message.check_open()
-        self.host.soon(partial(_settle, received))
 
     def _receive(self, messages_max: int, timeout_seconds: float | None) -> list[ReceivedMessage]:
-        received: list[ReceivedMessage] = []
-        with suppress(IndexError):
-            while len(received) < messages_max:
-                received.append(self._fetched.popleft())
-        for message in received[:1]:
-            message.check_open()
-        return [message for message in received if message.is_current] or self._take(
+        return self.fetched_before(messages_max) or self._take(
             messages_max, inf if timeout_seconds is None else timeout_seconds
         )
 
     def _take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
-        return self.host.ask(partial(self.host.client.receive, messages_max, timeout_seconds), _put_back)
-
-    def stop(self) -> None:
-        """Hand out no more messages, so that loops end when they have finished what they have; see `Consumer.stop`."""
-        self.host.soon(self.host.client.stop)
+        return self.host.ask(partial(self.host.client.receive, messages_max, timeout_seconds), put_back)
 
     def commit(self) -> None:
         """Commit the group's offsets now; see `Consumer.commit`."""
         self.host.run(self.host.client.commit)
-
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """The queues that are read now."""
-        return self.host.client.queues
-
-    @property
-    def client_id(self) -> str:
-        return self.host.client.client_id
 
 
 async def _at_once(function: Callable[[], None]) -> None:
@@ -332,7 +224,7 @@ async def _at_once(function: Callable[[], None]) -> None:
 class BlockingPullConsumer:
     """Reads queues; see `PullConsumer`."""
 
-    _host: Host[pull.PullConsumer]
+    _host: BlockingHost[pull.PullConsumer]
 
     def queues(self, topic: str) -> list[MessageQueue]:
         return self._host.run(self._host.client.queues, topic)
@@ -381,7 +273,7 @@ class BlockingPullConsumer:
 class BlockingAdmin:
     """Administers a cluster: `call` runs any method of `Admin`, as in `admin.call(lambda each: each.topics())`."""
 
-    _host: Host[admin.Admin]
+    _host: BlockingHost[admin.Admin]
 
     def call(self, ask: Callable[[admin.Admin], Awaitable[T]]) -> T:
         """Run one function of the admin client and wait for its result."""
@@ -389,7 +281,7 @@ class BlockingAdmin:
 
 
 def _blocking(
-    open_async: Callable[P, AbstractAsyncContextManager[Client]], shell: Callable[[Host[Client]], Shell]
+    open_async: Callable[P, AbstractAsyncContextManager[Client]], shell: Callable[[BlockingHost[Client]], Shell]
 ) -> Callable[P, AbstractContextManager[Shell]]:
     """Make the blocking counterpart of an `open_...`, with the same arguments."""
 
@@ -397,7 +289,7 @@ def _blocking(
     @contextmanager
     def open_blocking(*args: P.args, **kwargs: P.kwargs) -> Generator[Shell]:
         with opened_in_thread(lambda: open_async(*args, **kwargs), "ledgermq-client") as (client, loop):
-            yield shell(Host(client, loop))
+            yield shell(BlockingHost(client, loop))
 
     return open_blocking
 

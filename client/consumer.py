@@ -43,7 +43,7 @@ from .peer_requests import PeerRequests
 from .queue_calls import check_subscription
 from .queue_keeping import COMMIT_SECONDS, QueueKeeper, ReadingPlan
 from .rebalance import Strategy, strategy_of
-from .received import ReceivedMessage, give_back_unfinished
+from .received import ReceivedMessage, RecordView, give_back_unfinished
 from .redelivery import Redelivery
 from .send_back import SendBack
 from .session import CALL_SECONDS, Session, open_session
@@ -167,8 +167,8 @@ class Consumer:
                     handled = handler(message)
                     if isawaitable(handled):
                         await handled
-                except Exception as error:
-                    log.error("message_failed", exc_info=error, queue=str(message.queue), offset=message.queue_offset)
+                except Exception as error:  # noqa: BLE001 - handlers are the application's
+                    message_failed(message, error)
                     if message.in_hand:  # otherwise the handler has acknowledged or retried it itself
                         with suppress(Closed):
                             await message.retry()
@@ -344,6 +344,11 @@ class Consumer:
                 give_back_unfinished(source.assigned.dropped(), ordered=self.options.orderly)
                 await trio.lowlevel.checkpoint()  # a consumer of many queues holds many messages
             await self._keeper.commit(list(self._membership.sources.values()), CALL_SECONDS)
+
+
+def message_failed(message: RecordView, error: BaseException) -> None:
+    """Log that a handler has failed."""
+    log.error("message_failed", exc_info=error, queue=str(message.queue), offset=message.queue_offset)
 
 
 @asynccontextmanager

@@ -3,8 +3,8 @@
 ClientError
 ├── InvalidArgument              an argument is refused before anything is sent (also a ValueError)
 │   └── MessageTooLarge          body or properties exceed their limit
-├── WrongEventLoop               the client was opened outside a task of trio (also a RuntimeError)
-├── OtherProcess                 a blocking client was used in a process that was forked from the one that opened it
+├── WrongEventLoop               the client needs another event loop than the one that runs (also a RuntimeError)
+├── OtherProcess                 a client with a thread was used in a process that was forked from the one that opened it
 ├── NoRoute                      no queue to send to or to read from; see `NoRouteReason`
 ├── Unreachable                  a broker or name server cannot be connected
 ├── NoAnswer                     the connection was lost or the time limit reached before the answer came
@@ -50,17 +50,11 @@ class MessageTooLarge(InvalidArgument):
 
 
 class WrongEventLoop(ClientError, RuntimeError):
-    """The trio client was opened where no trio event loop runs. Nothing was opened."""
-
-    def __init__(self, running: str) -> None:
-        super().__init__(
-            f"this client runs on trio, but {running}: open it in a task of trio.run(...), or use ledgermq.blocking, "
-            "from asyncio as asyncio.to_thread(...)"
-        )
+    """A client was opened or called where the event loop that it needs does not run. Nothing was done."""
 
 
 class OtherProcess(ClientError, RuntimeError):
-    """A blocking client was used in a process that was forked from the one that opened it. Nothing was done."""
+    """A client with a thread of its own was used in a process that was forked from the one that opened it. Nothing was done."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"a client cannot be used after a fork: {detail}; open one in each process, after the fork")

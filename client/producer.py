@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from typing import cast
 
 import attrs
@@ -239,9 +240,19 @@ class Producer:
         several = check_several(messages)
         keys = [key(message) if callable(key) else key for message in several]
         items = [Item(index, message, own) for index, (message, own) in enumerate(zip(several, keys, strict=True))]
-        sends = ManySends(self._transmitter, self._encode, self._new_id, queue, self._seconds(timeout_seconds))
-        await sends.send(items)
-        return [sends.outcomes[index] for index in range(len(several))]
+        outcomes: dict[int, SendResult | ClientError] = {}
+        await self.many_sends(queue, self._seconds(timeout_seconds), outcomes.__setitem__).send(items)
+        return [outcomes[index] for index in range(len(several))]
+
+    def many_sends(
+        self,
+        queue: MessageQueue | None,
+        seconds: float,
+        done: Callable[[int, SendResult | ClientError], object],
+        deadline: float = inf,
+    ) -> ManySends:
+        """Sends that are made together, as those of `send_many`; see `ManySends`."""
+        return ManySends(self._transmitter, self._encode, self._new_id, queue, seconds, done, deadline)
 
     def _new_id(self, message: Message) -> str:
         ids = self._ids or self._make_ids()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import Protocol
 
 import attrs
@@ -16,7 +17,7 @@ import trio
 
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
 from .arguments import check_message
-from .errors import ClientError, Closed
+from .errors import ClientError, Closed, SendTimeout
 from .sending import Outgoing, Publication, SendResult, Target, batch_properties, encode_messages, result_of, results_of
 from .transmit import Choose, Transmitter
 
@@ -34,7 +35,7 @@ class Encoder(Protocol):
     def __call__(self, message: Message, unique_id: str, key: str | None) -> Outgoing: ...
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Item:
     """One message, its place in the list, and the key that chooses its queue."""
 
@@ -55,23 +56,27 @@ class _Lane:
 
 @attrs.define(eq=False)
 class ManySends:
-    """One call of `send_many`."""
+    """Many sends that are made together."""
 
     transmitter: Transmitter
     encode: Encoder
     new_id: Callable[[Message], str]
     queue: MessageQueue | None
     seconds: float
-    outcomes: dict[int, Outcome] = attrs.field(factory=dict[int, Outcome])
+    """The time limit of each request."""
+    done: Callable[[int, Outcome], object]
+    """Called with the index of a message and its outcome, once for each message, as soon as that is known."""
+    deadline: float = inf
+    """When no further request is begun, on trio's clock."""
 
     async def send(self, items: Sequence[Item]) -> None:
-        """Send all messages, and store the result or error of each in `outcomes`."""
+        """Send all messages; `done` is called for each."""
         by_topic: dict[str, list[Item]] = {}
         for item in items:
             try:
                 check_message(item.message)
             except ClientError as error:
-                self.outcomes[item.index] = error
+                self.done(item.index, error)
             else:
                 by_topic.setdefault(item.message.topic, []).append(item)
         async with trio.open_nursery() as nursery:
@@ -85,9 +90,10 @@ class ManySends:
             for item in items:
                 target = self._target(publication, item)
                 lane = lanes.setdefault(target.queue, _Lane(target))
-                lane.items.append(attrs.evolve(item, unique_id=self.new_id(item.message)))
+                item.unique_id = self.new_id(item.message)
+                lane.items.append(item)
         except ClientError as error:
-            self.outcomes.update((item.index, error) for item in items)
+            self._all_done(items, error)
             return
         async with trio.open_nursery() as nursery:
             for lane in lanes.values():
@@ -108,7 +114,7 @@ class ManySends:
             try:
                 target = self._target_now(publication, lane, chunk[0])
             except ClientError as error:
-                self.outcomes[chunk[0].index] = error
+                self.done(chunk[0].index, error)
                 continue
             self._fill(chunk, publication, lane, target)
             await self._send_chunk(publication, target, chunk)
@@ -140,6 +146,11 @@ class ManySends:
 
     async def _send_chunk(self, publication: Publication, target: Target, chunk: list[Item]) -> None:
         first = chunk[0]
+        seconds = min(self.seconds, self.deadline - trio.current_time())
+        if seconds <= 0:
+            error = SendTimeout(publication.topic, round(self.seconds * 1000), 0, may_have_been_stored=False)
+            self._all_done(chunk, error)
+            return
         choose: Choose | None = None
         if not (self._is_free(first) and publication.broker_count > 1):
             # A free message could use any queue, but while there is only one broker it stays behind its predecessors.
@@ -149,24 +160,33 @@ class ManySends:
         try:
             if len(chunk) == 1:
                 outgoing = self.encode(first.message, first.unique_id, first.key)
-                answer, target = await self.transmitter.send(publication, outgoing, target, self.seconds, choose)
-                self.outcomes[first.index] = result_of(answer, first.unique_id, target.queue, target.address)
+                answer, target = await self.transmitter.send(publication, outgoing, target, seconds, choose)
+                self.done(first.index, result_of(answer, first.unique_id, target.queue, target.address))
                 return
             batch = encode_messages(
-                [attrs.evolve(item.message, body=bytes(item.message.body)) for item in chunk],
+                [_with_bytes(item.message) for item in chunk],
                 [item.unique_id for item in chunk],
                 self.transmitter.options.message_bytes_max,
                 [item.key for item in chunk],
             )
             properties = batch_properties(wait_stored=batch.wait_stored)
             outgoing = Outgoing(0, self.transmitter.session.world.clock.wall_ms(), 0, properties, batch.body, batch=True)
-            answer, target = await self.transmitter.send(publication, outgoing, target, self.seconds, choose, len(chunk))
+            answer, target = await self.transmitter.send(publication, outgoing, target, seconds, choose, len(chunk))
             results = results_of(answer, batch, target.queue, target.address)
         except ClientError as error:
             if len(chunk) == 1 or error.retriable or error.may_have_been_stored or isinstance(error, Closed):
-                self.outcomes.update((item.index, error) for item in chunk)
+                self._all_done(chunk, error)
                 return
             for item in chunk:  # one message that cannot be stored must not fail the others
                 await self._send_chunk(publication, target, [item])
         else:
-            self.outcomes.update((item.index, result) for item, result in zip(chunk, results, strict=True))
+            for item, result in zip(chunk, results, strict=True):
+                self.done(item.index, result)
+
+    def _all_done(self, items: Sequence[Item], error: ClientError) -> None:
+        for item in items:
+            self.done(item.index, error)
+
+
+def _with_bytes(message: Message) -> Message:
+    return message if type(message.body) is bytes else attrs.evolve(message, body=bytes(message.body))

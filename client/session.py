@@ -443,7 +443,11 @@ def _check_event_loop() -> None:
         return
     asyncio = sys.modules.get("asyncio")
     in_asyncio = asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001 - the one that never raises
-    raise WrongEventLoop("asyncio runs this task" if in_asyncio else "no event loop of trio runs here")
+    running = "asyncio runs this task" if in_asyncio else "no event loop of trio runs here"
+    raise WrongEventLoop(
+        f"this client runs on trio, but {running}: open it in a task of trio.run(...), "
+        "or use ledgermq.aio in asyncio and ledgermq.blocking in plain threads"
+    )
 
 
 @asynccontextmanager

@@ -1,28 +1,34 @@
 """The contract of consumers as checks: every message is handled to the end or delivered again, in whatever way it is taken.
 
-Each kind of client brings the ways in which an application takes messages with it: loops, single messages, lists, blocks. In
-each of them a handler fails at some messages, in each way in which code can be left. A check needs a virtual clock.
+There are the ways in which an application takes messages: loops, single messages, lists, blocks. They are the same code for
+trio and for asyncio, and are written again for threads. In each of them a handler fails at some messages, in each way in which
+code can be left. A check needs a virtual clock.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from enum import Enum
 from functools import partial
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, Protocol, cast
 
 import attrs
 import trio
 
-from ..client.blocking import BlockingConsumer, BlockingMessage, Host
+from ..client.aio.clients import AioConsumer
+from ..client.aio.host import AioHost, Wakeups
+from ..client.blocking import BlockingConsumer, BlockingHost, BlockingMessage
 from ..client.consumer import Consumer, open_consumer
 from ..client.producer import open_producer
 from ..client.received import ReceivedMessage, RecordView
 from ..client.subscription import ConsumeFrom
 from ..message.message import Message
 from .embedded import OpenEmbedded, open_virtual
+from .sim.asyncio_loop import SimEventLoop
 from .sim.threads import SimLock, SimThread, SimThreadLoop, current_thread
 
 TOPIC, GROUP = "contract", "contract-group"
@@ -41,11 +47,43 @@ class Ending(Enum):
 
     RAISE = "an exception"
     LEAVE = "break or return"
-    CANCEL = "a cancelled scope, or Ctrl-C in a thread"
+    CANCEL = "a cancelled scope or task, or Ctrl-C in a thread"
 
 
 class HandlerFailed(Exception):
     """A handler failed as planned."""
+
+
+class Scope(Protocol):
+    """A block that can be cancelled, and that then ends normally."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> bool | None: ...
+    def cancel(self) -> None: ...
+
+
+class AsyncioScope:
+    """A block of a task of asyncio that can be cancelled, and that then ends normally."""
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._cancelled = False
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> bool:
+        if not self._cancelled:
+            return False
+        assert self._task is not None
+        self._task.uncancel()
+        return error_type is asyncio.CancelledError
+
+    def cancel(self) -> None:
+        assert self._task is not None
+        self._cancelled = True
+        self._task.cancel()
 
 
 @attrs.define(eq=False)
@@ -53,7 +91,9 @@ class Work:
     """What an application does with the messages: it handles each, and fails at some at their first delivery."""
 
     ending: Ending
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    sleep: Callable[[float], Awaitable[object]] = trio.sleep
+    new_scope: Callable[[], Scope] = trio.CancelScope
+    scope: Scope = attrs.field(factory=trio.CancelScope)
     """What `Ending.CANCEL` cancels."""
     handled: list[int] = attrs.field(factory=list[int])
     in_hand: dict[int, int] = attrs.field(factory=dict[int, int])
@@ -82,12 +122,12 @@ class Work:
     async def handle(self, message: ReceivedMessage) -> bool:
         """Handle one delivery; returns whether the loop goes on."""
         with self.handling(message) as fails:
-            await trio.sleep(HANDLING_SECONDS)
+            await self.sleep(HANDLING_SECONDS)
             if fails and self.ending is Ending.RAISE:
                 raise HandlerFailed
             if fails and self.ending is Ending.CANCEL:
                 self.scope.cancel()
-                await trio.sleep_forever()
+                await self.sleep(DEADLINE_SECONDS)
         return self.unfinished and not fails
 
     def handle_in_thread(self, message: BlockingMessage) -> bool:
@@ -100,14 +140,14 @@ class Work:
                 raise KeyboardInterrupt
         return self.unfinished and not fails
 
-    def attempts(self) -> Iterator[trio.CancelScope]:
+    def attempts(self) -> Iterator[Scope]:
         """A new scope for each attempt of an application that begins again whenever its loop has ended."""
         while self.unfinished:
-            self.scope = trio.CancelScope()
+            self.scope = self.new_scope()
             yield self.scope
 
 
-# --------------------------------------------------------------------------------------------------- the trio client
+# --------------------------------------------------------------------------- the clients for trio and for asyncio
 
 
 async def _loop(consumer: Consumer, work: Work) -> None:
@@ -289,13 +329,37 @@ Way = Callable[[Consumer, Work], Awaitable[None]]
 def _in_thread(way: Callable[[BlockingConsumer, Work], None]) -> Way:
     async def run(consumer: Consumer, work: Work) -> None:
         loop = cast("Any", SimThreadLoop(random.Random(0)))  # noqa: S311 - with it no call is interrupted
-        shell = BlockingConsumer(Host(consumer, loop), fetching=cast("Any", SimLock()))
+        shell = BlockingConsumer(BlockingHost(consumer, loop), fetching=cast("Any", SimLock()))
         await SimThread(partial(way, shell, work)).drive()
 
     return run
 
 
-WAYS: Mapping[str, Way] = {
+def _in_asyncio(way: Way) -> Way:
+    async def run(consumer: Consumer, work: Work) -> None:
+        work.sleep, work.new_scope = asyncio.sleep, AsyncioScope
+
+        async def main() -> None:
+            event_loop = asyncio.get_running_loop()
+            shell = AioConsumer(AioHost(consumer, cast("Any", loop), event_loop, Wakeups(event_loop)))
+            try:
+                await way(cast("Any", shell), work)
+            finally:
+                shell.host.closed = True
+
+        def run_in_thread() -> None:
+            with asyncio.Runner(loop_factory=SimEventLoop) as runner:
+                runner.run(main())
+
+        async with trio.open_nursery() as nursery:
+            loop = SimThreadLoop(random.Random(0), nursery=nursery)  # noqa: S311 - with it no call is interrupted
+            await SimThread(run_in_thread).drive()
+            nursery.cancel_scope.cancel()
+
+    return run
+
+
+ASYNC_WAYS: Mapping[str, Way] = {
     "loop": _loop,
     "loop over a kept iterator": _loop_over_a_kept_iterator,
     "generator": _generator,
@@ -305,6 +369,11 @@ WAYS: Mapping[str, Way] = {
     "get_many": _get_many,
     "take": _take,
     "process": _process,
+}
+
+WAYS: Mapping[str, Way] = {
+    **ASYNC_WAYS,
+    **{f"{name} in asyncio": _in_asyncio(way) for name, way in ASYNC_WAYS.items()},
     "loop in a thread": _in_thread(_loop_in_thread),
     "loop over a kept iterator in a thread": _in_thread(_loop_over_a_kept_iterator_in_thread),
     "generator in a thread": _in_thread(_generator_in_thread),
@@ -313,7 +382,7 @@ WAYS: Mapping[str, Way] = {
     "take in a thread": _in_thread(_take_in_thread),
     "abandoned calls": _in_thread(_abandoned_calls),
 }
-"""The ways in which applications take messages from the trio client and from the client for threads."""
+"""The ways in which applications take messages from the clients for trio, for asyncio and for threads."""
 
 
 async def check_way(way: Way, ending: Ending, *, orderly: bool) -> None:

@@ -10,6 +10,7 @@ import atexit
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Generic, TypeVar
@@ -42,39 +43,61 @@ def _keep(_: object) -> None:
 
 
 @attrs.define(eq=False)
-class _Call(Generic[Answer]):
-    """One call of a waiting thread."""
+class Call(Generic[Answer]):
+    """One call into the loop from outside of it.
+
+    Args:
+        function: what to run in the loop.
+        undo: called in the loop with a result that the caller does not get, because waiting for it was interrupted.
+        notify: called in the loop when the call has ended, however it ended; it must not raise.
+    """
 
     function: Callable[[], Awaitable[Answer]]
     undo: Callable[[Answer], object]
-    ended: threading.Event = attrs.field(factory=threading.Event)
-    outcome: outcome.Outcome[Answer] | None = None
-    abandoned: bool = False
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    notify: Callable[[], object]
+    _outcome: outcome.Outcome[Answer] | None = None
+    _ended: bool = False
+    _abandoned: bool = False
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     async def run(self) -> None:
         """Call the function in the loop, and undo its result if the caller no longer waits for it."""
         try:
-            with self.scope:
-                self.outcome = await outcome.acapture(self.function)
-                if isinstance(self.outcome, outcome.Error) and not isinstance(self.outcome.error, Exception):
-                    self.outcome.unwrap()
+            with self._scope:
+                self._outcome = await outcome.acapture(self.function)
+                if isinstance(self._outcome, outcome.Error) and not isinstance(self._outcome.error, Exception):
+                    self._outcome.unwrap()
         finally:
-            if self.abandoned:
-                self.undo_now()
-            self.ended.set()
+            self.end()
 
-    def undo_now(self) -> None:
-        if isinstance(self.outcome, outcome.Value):
-            self.undo(self.outcome.value)
-            self.outcome = None
+    def end(self) -> None:
+        """Note that the call has ended, and notify the caller."""
+        self._ended = True
+        self._undo_if_abandoned()
+        self.notify()
 
     def abandon(self) -> None:
         """Cancel the call, or undo it if it has ended already."""
-        self.abandoned = True
-        self.scope.cancel()
-        if self.ended.is_set():
-            self.undo_now()
+        self._abandoned = True
+        self._scope.cancel()
+        if self._ended:
+            self._undo_if_abandoned()
+
+    def _undo_if_abandoned(self) -> None:
+        if self._abandoned and isinstance(self._outcome, outcome.Value):
+            self.undo(self._outcome.value)
+            self._outcome = None
+
+    def result(self) -> Answer:
+        """The result of an ended call, or its failure.
+
+        Raises:
+            LoopEndedError: the loop ended first.
+        """
+        result = self._outcome
+        if result is None or (isinstance(result, outcome.Error) and not isinstance(result.error, Exception)):
+            raise LoopEndedError
+        return result.unwrap()
 
 
 @attrs.define(eq=False)
@@ -89,37 +112,55 @@ class ThreadLoop:
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _failures: list[BaseException] = attrs.field(factory=list[BaseException])
     _cancelled: bool = False
+    _passed: deque[Callable[[], object]] = attrs.field(factory=deque[Callable[[], object]])
+    """The functions that wait for the loop."""
+    _woken: bool = False
+    """Whether the loop has been woken and has not yet begun to run what waits: one wake-up is enough for many functions."""
+    _waking: threading.RLock = attrs.field(factory=threading.RLock)
+    """Guards `_woken`: if the loop ends, no thread may rely on the wake-up of another one that failed. Reentrant, because the
+    garbage collector may pass a function at any point."""
 
     def call(self, function: Callable[[], Awaitable[Answer]], undo: Callable[[Answer], object] = _keep) -> Answer:
-        """Run an async function in the loop and wait for its result.
-
-        Args:
-            function: what to run.
-            undo: called in the loop with a result that this thread does not get, because waiting for it was interrupted.
+        """Run an async function in the loop and wait for its result; see `Call`.
 
         Raises:
             LoopEndedError, OtherProcessError: see there.
             KeyboardInterrupt: the function has been cancelled, or its result undone.
         """
-        call = _Call(function, undo)
+        ended = threading.Event()
+        call = Call(function, undo, ended.set)
+        self.begin(call)
+        try:
+            ended.wait()
+        except BaseException:
+            self.abandon(call)
+            raise
+        return call.result()
+
+    def begin(self, call: Call[Answer]) -> None:
+        """Start a call; it ends at once, without a result, if the loop is ending.
+
+        Raises:
+            LoopEndedError, OtherProcessError: see there.
+        """
 
         def start() -> None:
-            if self._nursery is None or self._finished.is_set():
-                call.ended.set()
-            else:
-                self._nursery.start_soon(call.run)
+            if not self.start(call.run):
+                call.end()
 
         self.soon(start)
-        try:
-            call.ended.wait()
-            result = call.outcome
-        except BaseException:
-            with suppress(LoopEndedError):
-                self.soon(call.abandon)
-            raise
-        if result is None or (isinstance(result, outcome.Error) and not isinstance(result.error, Exception)):
-            raise LoopEndedError
-        return result.unwrap()
+
+    def abandon(self, call: Call[Answer]) -> None:
+        """Cancel a call whose caller no longer waits for it, or undo its result."""
+        with suppress(LoopEndedError):
+            self.soon(call.abandon)
+
+    def start(self, function: Callable[[], Awaitable[object]]) -> bool:
+        """Start a task in the loop, which must not raise; only the loop may call this. False if the loop is ending."""
+        if self._nursery is None or self._finished.is_set():
+            return False
+        self._nursery.start_soon(function)
+        return True
 
     def soon(self, function: Callable[[], object]) -> None:
         """Run a plain function in the loop soon, after those that were passed before it; it must not raise.
@@ -131,20 +172,46 @@ class ThreadLoop:
             raise OtherProcessError(self._process_id)
         if self._token is None:
             raise LoopEndedError
-        try:
-            self._token.run_sync_soon(function)
-        except trio.RunFinishedError as error:
-            raise LoopEndedError from error
+        with self._waking:
+            self._passed.append(function)
+            if self._woken:
+                return
+            try:
+                self._token.run_sync_soon(self._run_passed)
+            except trio.RunFinishedError as error:
+                raise LoopEndedError from error
+            self._woken = True
+
+    def _run_passed(self) -> None:
+        with self._waking:
+            self._woken = False
+        while self._passed:
+            self._passed.popleft()()
 
     @property
     def is_ours(self) -> bool:
         """Whether this process runs the loop, and did not fork from the one that does."""
         return os.getpid() == self._process_id
 
-    async def live(
+    def open(
         self,
         open_async: Callable[[], AbstractAsyncContextManager[Opened]],
-        opened: queue.SimpleQueue[Opened | None],
+        thread_name: str,
+        changed: Callable[[Opened | None], object],
+    ) -> None:
+        """Start the thread, which opens an object and keeps it open until the end is requested.
+
+        Args:
+            open_async: opens the object, in the loop.
+            thread_name: names the thread.
+            changed: called in the thread with the object once it is open, and with None when the loop has ended.
+        """
+        self.thread = threading.Thread(target=self.run, args=(open_async, changed), name=thread_name, daemon=True)
+        _living.add(self)
+        self.thread.start()
+
+    async def live(
+        self, open_async: Callable[[], AbstractAsyncContextManager[Opened]], changed: Callable[[Opened | None], object]
     ) -> None:
         """Keep the object open until the end is requested."""
         self._token = trio.lowlevel.current_trio_token()
@@ -157,7 +224,7 @@ class ThreadLoop:
                 try:
                     async with open_async() as value:
                         self._nursery = nursery
-                        opened.put(value)
+                        changed(value)
                         await self._finished.wait()
                 except BaseException as error:  # noqa: BLE001 - raised again outside the nursery, which would wrap it
                     failure = error
@@ -167,24 +234,26 @@ class ThreadLoop:
                 raise failure
 
     def run(
-        self,
-        open_async: Callable[[], AbstractAsyncContextManager[Opened]],
-        opened: queue.SimpleQueue[Opened | None],
+        self, open_async: Callable[[], AbstractAsyncContextManager[Opened]], changed: Callable[[Opened | None], object]
     ) -> None:
         """The main function of the thread."""
         try:
-            trio.run(self.live, open_async, opened)
+            trio.run(self.live, open_async, changed)
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
             self._failures.append(error)
         _living.discard(self)
-        opened.put(None)
+        changed(None)
 
-    def end(self, *, cancel: bool, seconds: float | None = None) -> None:
-        """End the loop, in order or by cancelling, and wait for its thread."""
+    def request_end(self, *, cancel: bool) -> None:
+        """Let the loop end, in order or by cancelling; `changed` is called when it has."""
         self._cancelled = cancel  # for a loop that has only just begun
         stop = self._scope.cancel if cancel else self._finished.set
         with suppress(LoopEndedError):  # it ended by itself; its failure is raised by `check`
             self.soon(stop)
+
+    def end(self, *, cancel: bool, seconds: float | None = None) -> None:
+        """End the loop, in order or by cancelling, and wait for its thread."""
+        self.request_end(cancel=cancel)
         self.thread.join(seconds)
 
     def check(self) -> None:
@@ -214,9 +283,7 @@ def opened_in_thread(
     """
     opened: queue.SimpleQueue[Opened | None] = queue.SimpleQueue()
     loop = ThreadLoop()
-    loop.thread = threading.Thread(target=loop.run, args=(open_async, opened), name=thread_name, daemon=True)
-    _living.add(loop)
-    loop.thread.start()
+    loop.open(open_async, thread_name, opened.put)
     try:
         found = opened.get()
     except BaseException:

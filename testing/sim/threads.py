@@ -17,6 +17,8 @@ import attrs
 import outcome
 import trio
 
+from ...world.threads import Call
+
 T = TypeVar("T")
 
 _running = threading.local()
@@ -118,6 +120,8 @@ class SimThreadLoop:
     interrupts: float = 0.0
     """The probability that a call is interrupted (Ctrl-C), while it waits or when it already has its result."""
     interrupted: int = 0
+    nursery: trio.Nursery | None = None
+    """Where the calls of an event loop of asyncio run; threads, which wait for their calls, need none."""
 
     def call(self, function: Callable[[], Awaitable[T]], undo: Callable[[T], object] = lambda _: None) -> T:
         """Run an async function and wait for its result; `undo` is called with a result whose caller was interrupted."""
@@ -132,6 +136,19 @@ class SimThreadLoop:
             raise KeyboardInterrupt
 
         return current_thread().wait_for(run)
+
+    def begin(self, call: Call[Any]) -> None:
+        """Start a call for whose end the thread does not wait."""
+        assert self.nursery is not None
+        self.soon(partial(self.nursery.start_soon, call.run))
+
+    def abandon(self, call: Call[Any]) -> None:
+        """Cancel a call, or undo its result."""
+        self.soon(call.abandon)
+
+    @property
+    def is_ours(self) -> bool:
+        return True
 
     def soon(self, function: Callable[[], object]) -> None:
         """Let the event loop call a function, after the functions that were passed before."""

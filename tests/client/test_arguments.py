@@ -293,5 +293,5 @@ def test_a_client_in_asyncio_says_what_to_use_instead() -> None:
         async with open_producer(NAMESRV):
             pass
 
-    with pytest.raises(WrongEventLoop, match=r"asyncio runs this task.*asyncio\.to_thread"):
+    with pytest.raises(WrongEventLoop, match=r"asyncio runs this task.*ledgermq\.aio"):
         asyncio.run(main())

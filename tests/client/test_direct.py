@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgermq.client.blocking import BlockingConsumer, Host
+from ledgermq.client.blocking import BlockingConsumer, BlockingHost
 from ledgermq.client.consumer import open_consumer
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.message.json import loads
@@ -78,7 +78,7 @@ async def test_a_message_that_nobody_has_consumed_directly_is_no_success(autojum
                     await consumer.process(fail)
             elif way == "a loop in a thread":
                 loop = cast("Any", SimThreadLoop(random.Random(0)))
-                shell = BlockingConsumer(Host(consumer, loop), fetching=cast("Any", SimLock()))
+                shell = BlockingConsumer(BlockingHost(consumer, loop), fetching=cast("Any", SimLock()))
                 await SimThread(partial(fail_in_thread, shell)).drive()
             elif way == "nobody":
                 await trio.sleep(4)

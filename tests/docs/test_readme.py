@@ -121,9 +121,10 @@ def test_the_shell_guide_prints_what_it_says(namesrv: str, home: Path) -> None:
     assert len(steps) >= 7
 
 
-def test_the_python_guide_prints_what_it_says(namesrv: str, home: Path) -> None:
-    """Two lines, and nothing on standard error."""
-    program, expected = blocks("Python", "python")[0], blocks("Python", "text")[0]
+@pytest.mark.parametrize("guide", ["Python", "asyncio"])
+def test_the_python_guides_print_what_they_say(guide: str, namesrv: str, home: Path) -> None:
+    """And nothing on standard error."""
+    program, expected = blocks(guide, "python")[0], blocks(guide, "text")[0]
     assert NAMESRV_IN_GUIDES in program
 
     done = subprocess.run(

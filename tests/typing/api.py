@@ -15,6 +15,7 @@ from ledgermq import (
     MessageQueue,
     ReceivedMessage,
     SendResult,
+    aio,
     blocking,
     open_admin,
     open_consumer,
@@ -83,6 +84,27 @@ async def pull() -> None:
 async def administer() -> None:
     async with open_admin("localhost:9876", tls=ClientTls(trust_cert_path="ca.pem")) as admin:
         await admin.create_topic("orders", queues=8)
+        assert_type(await admin.topics(), list[str])
+        assert_type(await admin.group_stats("billing"), dict[MessageQueue, GroupPosition])
+
+
+async def in_asyncio() -> None:
+    async with aio.open_producer(namesrv="localhost:9876", group="orders") as producer:
+        assert_type(await producer.send(Message("orders", b"42"), key="customer"), SendResult)
+        assert_type(await producer.send_many([Message("orders", b"42")], key="k"), list[SendResult | ClientError])
+        assert_type(await producer.send_batch([Message("orders", b"42")]), list[SendResult])
+        assert_type(await producer.queues("orders"), tuple[MessageQueue, ...])
+    async with aio.open_consumer("localhost:9876", "billing", "orders", ack="auto") as consumer:
+        async for message in consumer:
+            assert_type(message, aio.AioMessage)
+            await message.ack()
+        assert_type(await consumer.get_one(timeout_seconds=1), aio.AioMessage | None)
+        async with consumer.take(100) as messages:
+            assert_type(messages, list[aio.AioMessage])
+    async with aio.open_pull_consumer("localhost:9876", "billing") as pulling:
+        assert_type(await pulling.queues("orders"), list[MessageQueue])
+        assert_type(await pulling.committed(pulling.assignment()[0]), int | None)
+    async with aio.open_admin("localhost:9876", tls=True) as admin:
         assert_type(await admin.topics(), list[str])
         assert_type(await admin.group_stats("billing"), dict[MessageQueue, GroupPosition])
 

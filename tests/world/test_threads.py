@@ -137,7 +137,7 @@ async def test_a_call_is_refused_when_the_object_is_closed_and_the_loop_runs_on(
     loop, opened = ThreadLoop(), queue.SimpleQueue[list[str] | None]()
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(loop.live, something, opened)
+            nursery.start_soon(loop.live, something, opened.put)
             await trio.testing.wait_all_tasks_blocked()
             scope.cancel()
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import attrs
 import trio
 
-from ledgermq.client.blocking import BlockingConsumer, BlockingMessage, Host
+from ledgermq.client.blocking import BlockingConsumer, BlockingHost, BlockingMessage
 from ledgermq.client.consumer import Consumer
 from ledgermq.client.errors import Closed
 from ledgermq.remoting.codes import RequestCode
@@ -50,7 +50,7 @@ class Blocking(Members):
         """Let threads consume; they must be notified when the consumer is closed."""
         assert self._drivers is not None
         loop = SimThreadLoop(self.scene.rng, INTERRUPTED_SHARE)
-        shell = BlockingConsumer(Host(consumer, cast("Any", loop)), fetching=cast("Any", SimLock()))
+        shell = BlockingConsumer(BlockingHost(consumer, cast("Any", loop)), fetching=cast("Any", SimLock()))
         waits: list[Wait] = []
         for number in range(self.scene.rng.randint(1, THREADS_MAX)):
             wait = Wait(f"thread {number} of {member}")

@@ -1,0 +1,384 @@
+"""The clients that asyncio programs use: the methods and contracts of the trio clients, for tasks of one event loop.
+
+Everything that is not documented here is as in the trio client. A cancelled call is cancelled in the client's thread too, and
+what it took is given back. Callbacks given as options `on_...` run in the event loop; selectors and strategies run in the
+client's thread. In a forked process all methods raise `OtherProcess`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import copy_context
+from functools import partial, wraps
+from inspect import isawaitable
+from math import inf
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import attrs
+
+from ...message.message import Message, MessageQueue
+from .. import admin, consumer, producer, pull
+from ..arguments import INT_MAX, check_integer, check_message, check_queue, check_seconds, check_text, check_timeout
+from ..consumer import message_failed
+from ..errors import ClientError, Closed, InvalidArgument, Stopped
+from ..hosted import MESSAGES_PER_TAKE, Client, HostedConsumer, HostedIteration, HostedMessage, put_back
+from ..received import ReceivedMessage, RecordView
+from ..sending import SendResult
+from ..transmit import QueueSelector
+from .host import AioHost, Opening
+from .sends import Sends
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Shell = TypeVar("Shell")
+
+MESSAGES_PER_TURN = 64
+"""`async for` lets other tasks run after this many messages, and whenever it has to wait."""
+
+AioHandler = Callable[["AioMessage"], Awaitable[object] | None]
+
+
+def _asked(method: Callable[Concatenate[Client, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """A method of the trio client, which runs in its thread, as a method of the client for asyncio."""
+
+    @wraps(method)
+    async def ask(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        host: AioHost[Client] = self.host
+        return await host.run(method, host.client, *args, **kwargs)
+
+    return ask
+
+
+def _in_context(selector: QueueSelector) -> QueueSelector:
+    context = copy_context()
+    return lambda queues, message: context.run(selector, queues, message)
+
+
+@attrs.define(eq=False)
+class AioProducer:
+    """Sends messages; see `Producer`. Any number of tasks may send concurrently."""
+
+    host: AioHost[producer.Producer]
+    _sends: Sends = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._sends = Sends(self.host)
+
+    def __repr__(self) -> str:
+        return f"<AioProducer of {self.host.client.group}>"
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        key: str | None = None,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_seconds: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait for the broker's acknowledgement; see `Producer.send`.
+
+        Messages that many tasks send concurrently share requests, as those of `send_many`.
+
+        Cancellation: the message may or may not have been stored, but never in part; `may_have_been_stored(error)` says
+            whether it can be ruled out.
+        """
+        if not isinstance(message, Message) or not isinstance(message.topic, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            check_message(message)  # raises; the client's thread checks the rest
+        if key is not None:
+            check_text("key", key)
+        if queue is not None:
+            check_queue("queue", queue)
+        if (key is not None) + (queue is not None) + (selector is not None) > 1:
+            raise InvalidArgument("give at most one of key, queue and selector")
+        if selector is not None:
+            selector = _in_context(selector)
+        seconds = self.host.client.options.send_timeout_seconds
+        if timeout_seconds is not None:
+            seconds = check_seconds("timeout_seconds", timeout_seconds)
+        return await self._sends.send(message, key, queue, selector, seconds)
+
+    async def send_many(
+        self,
+        messages: Iterable[Message],
+        *,
+        key: str | Callable[[Message], str | None] | None = None,
+        queue: MessageQueue | None = None,
+        timeout_seconds: float | None = None,
+    ) -> list[SendResult | ClientError]:
+        """Send many messages, and return the result or the error of each; see `Producer.send_many`."""
+        several = list(messages)
+        if callable(key):
+            keys = iter([key(message) for message in several])  # a function of the application runs in its own thread
+            key = lambda _: next(keys)  # noqa: E731
+        return await self.host.run(self.host.client.send_many, several, key=key, queue=queue, timeout_seconds=timeout_seconds)
+
+    send_batch = _asked(producer.Producer.send_batch)
+    send_oneway = _asked(producer.Producer.send_oneway)
+    queues = _asked(producer.Producer.queues)
+
+
+class AioMessage(HostedMessage):
+    """A received message; see `ReceivedMessage`."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self, received: ReceivedMessage, host: AioHost[Any]) -> None:
+        super().__init__(received)
+        self._host = host
+
+    async def ack(self) -> None:
+        """Acknowledge the message; see `ReceivedMessage.ack`."""
+        self.ack_now()
+
+    def ack_now(self) -> None:
+        """Acknowledge the message as `ack` does, outside of `async` code."""
+        self.received.check_open()
+        self._host.soon(self.received.settle)
+
+    async def retry(self, *, delay_level: int = 0) -> None:
+        """Ask for the message again later; see `ReceivedMessage.retry`."""
+        await self._host.run(self.received.retry, delay_level=delay_level)
+
+
+@attrs.define(eq=False)
+class AioIteration(HostedIteration["AioConsumer"]):
+    """One `async for` loop over a consumer."""
+
+    _handed_out: int = 0
+
+    def __aiter__(self) -> AioIteration:
+        """Begin a loop: what an earlier loop over this iterator has not acknowledged is given back."""
+        self.begin()
+        return self
+
+    async def __anext__(self) -> AioMessage:
+        self.settle_last()
+        self._handed_out += 1
+        if not self._handed_out % MESSAGES_PER_TURN:
+            await asyncio.sleep(0)
+        try:
+            message = await self._consumer.next_message(self.messages)
+        except Stopped:
+            raise StopAsyncIteration from None
+        self.hand_out(message)
+        return AioMessage(message, self._consumer.host)
+
+
+@attrs.define(eq=False)
+class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
+    """Receives messages; see `Consumer`. Any number of tasks may take from it concurrently; each gets other messages."""
+
+    # Only one task at a time asks for more, for all tasks; another one would wait although messages have been fetched.
+    _fetching: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
+
+    def __repr__(self) -> str:
+        return f"<Aio{self.host.client!r}"[:-1] + ">"
+
+    def __aiter__(self) -> AioIteration:
+        """Iterate without end, with the rules of `Consumer.__aiter__`."""
+        return AioIteration(self, self.options.ack == "auto")
+
+    async def next_message(self, messages: deque[ReceivedMessage]) -> ReceivedMessage:
+        """The next message for an iteration; those that arrive with it are added to `messages`."""
+        self.host.check_caller()
+        while (message := self.at_hand(messages)) is None:
+            if messages is not self.fetched:
+                messages.extend(await self._take(MESSAGES_PER_TAKE, inf))
+                continue
+            async with self._fetching:
+                if not messages:
+                    messages.extend(await self._take(MESSAGES_PER_TAKE, inf))
+        return message
+
+    async def get_one(self, timeout_seconds: float | None = None) -> AioMessage | None:
+        """Take the next message; None after `timeout_seconds` without one. See `Consumer.get_many`."""
+        messages = await self.get_many(1, timeout_seconds)
+        return messages[0] if messages else None
+
+    async def get_many(
+        self, messages_max: int = consumer.MESSAGES_PER_GET, timeout_seconds: float | None = None
+    ) -> list[AioMessage]:
+        """Take the messages that have arrived, or wait for some; see `Consumer.get_many`."""
+        check_integer("messages_max", messages_max, 1, INT_MAX)
+        check_timeout("timeout_seconds", timeout_seconds)
+        seconds = inf if timeout_seconds is None else timeout_seconds
+        messages = self.fetched_before(messages_max) or await self._take(messages_max, seconds)
+        return [AioMessage(message, self.host) for message in messages]
+
+    @asynccontextmanager
+    async def take(
+        self, messages_max: int = consumer.MESSAGES_PER_GET, timeout_seconds: float | None = None
+    ) -> AsyncGenerator[list[AioMessage]]:
+        """Take messages for the length of an `async with` block that finishes them all; see `Consumer.take`."""
+        messages = await self.get_many(messages_max, timeout_seconds)
+        with self.finishing([message.received for message in messages]):
+            yield messages
+
+    async def process(self, handler: AioHandler, *, tasks: int = 1) -> None:
+        """Call `handler` with every message, in `tasks` concurrent tasks; see `Consumer.process`.
+
+        A handler that is a plain function runs in the event loop, so it must not block.
+        """
+        if not callable(handler):
+            raise InvalidArgument(f"handler must be a function that takes a message (got {handler!r})")
+        check_integer("tasks", tasks, 1, INT_MAX)
+        iterations = [AioIteration(self, False) for _ in range(tasks)]
+        async with asyncio.TaskGroup() as group:
+            for iteration in iterations:
+                group.create_task(self._work(iteration, handler))
+        if not self.stopped:
+            raise Closed("the consumer was closed")
+
+    async def _work(self, iteration: AioIteration, handler: AioHandler) -> None:
+        while True:
+            try:
+                message = await anext(iteration)
+            except (Closed, StopAsyncIteration):
+                return  # and so do the other tasks
+            try:
+                handled = handler(message)
+                if isawaitable(handled):
+                    await handled
+            except BaseException as error:
+                if not isinstance(error, Exception) and not _is_failure(error):
+                    with suppress(ClientError):
+                        self.host.soon(message.received.give_back)
+                    raise
+                message_failed(message, error)
+                if message.in_hand:  # otherwise the handler has acknowledged or retried it itself
+                    with suppress(Closed):
+                        await message.retry()
+            else:
+                with suppress(Closed):
+                    self.host.soon(message.received.settle)
+
+    async def _take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
+        return await self.host.ask(partial(self.host.client.receive, messages_max, timeout_seconds), put_back)
+
+    commit = _asked(consumer.Consumer.commit)
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Whether a handler failed because something that it waited for was cancelled, and not because it was cancelled itself."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling())
+
+
+@attrs.define(eq=False)
+class AioPullConsumer:
+    """Reads queues; see `PullConsumer`."""
+
+    host: AioHost[pull.PullConsumer]
+
+    async def poll(self, messages_max: int = pull.MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[RecordView]:
+        """Take the messages that have arrived, or wait for some; an empty list after `timeout_seconds`."""
+        client = self.host.client
+        messages: list[ReceivedMessage] = await self.host.ask(
+            partial(client.poll, messages_max, timeout_seconds), client.unpoll
+        )
+        return list(messages)
+
+    queues = _asked(pull.PullConsumer.queues)
+    assign = _asked(pull.PullConsumer.assign)
+    seek = _asked(pull.PullConsumer.seek)
+    seek_to_beginning = _asked(pull.PullConsumer.seek_to_beginning)
+    seek_to_end = _asked(pull.PullConsumer.seek_to_end)
+    seek_to_time = _asked(pull.PullConsumer.seek_to_time)
+    committed = _asked(pull.PullConsumer.committed)
+    commit = _asked(pull.PullConsumer.commit)
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read, sorted."""
+        return self.host.client.assignment()
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset behind the last message that `poll` handed out of an assigned queue."""
+        return self.host.client.position(queue)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out no messages of these assigned queues until `resume`; prefetched ones are kept."""
+        self._soon(self.host.client.pause, queues)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand messages of these queues out again."""
+        self._soon(self.host.client.resume, queues)
+
+    def _soon(self, change: Callable[[Iterable[MessageQueue]], None], queues: Iterable[MessageQueue]) -> None:
+        several = list(queues)
+        for queue in several:
+            self.position(queue)  # raises if it is not assigned
+
+        def change_now() -> None:
+            with suppress(ClientError):  # it has been closed, or reads other queues meanwhile
+                change(several)
+
+        self.host.soon(change_now)
+
+
+@attrs.define(eq=False)
+class AioAdmin:
+    """Administers a cluster; see `Admin`."""
+
+    host: AioHost[admin.Admin]
+
+    broker_config = _asked(admin.Admin.broker_config)
+    broker_runtime = _asked(admin.Admin.broker_runtime)
+    change_dledger_group = _asked(admin.Admin.change_dledger_group)
+    clone_offsets = _asked(admin.Admin.clone_offsets)
+    cluster = _asked(admin.Admin.cluster)
+    create_group = _asked(admin.Admin.create_group)  # type: ignore[arg-type] # one of its settings could be named `self`
+    create_topic = _asked(admin.Admin.create_topic)
+    delete_group = _asked(admin.Admin.delete_group)
+    delete_kv = _asked(admin.Admin.delete_kv)
+    delete_topic = _asked(admin.Admin.delete_topic)
+    get_kv = _asked(admin.Admin.get_kv)
+    group_connections = _asked(admin.Admin.group_connections)
+    group_stats = _asked(admin.Admin.group_stats)
+    groups = _asked(admin.Admin.groups)
+    ha_status = _asked(admin.Admin.ha_status)
+    lost_messages = _asked(admin.Admin.lost_messages)
+    message_at = _asked(admin.Admin.message_at)
+    message_by_id = _asked(admin.Admin.message_by_id)
+    messages_by_key = _asked(admin.Admin.messages_by_key)
+    messages_by_unique_key = _asked(admin.Admin.messages_by_unique_key)
+    name_server_config = _asked(admin.Admin.name_server_config)
+    offset_at = _asked(admin.Admin.offset_at)
+    offset_of = _asked(admin.Admin.offset_of)
+    producer_connections = _asked(admin.Admin.producer_connections)
+    put_kv = _asked(admin.Admin.put_kv)
+    queue_range = _asked(admin.Admin.queue_range)
+    reset_offsets = _asked(admin.Admin.reset_offsets)
+    running_info = _asked(admin.Admin.running_info)
+    set_offset = _asked(admin.Admin.set_offset)
+    set_writable = _asked(admin.Admin.set_writable)
+    topic_config = _asked(admin.Admin.topic_config)
+    topic_groups = _asked(admin.Admin.topic_groups)
+    topic_route = _asked(admin.Admin.topic_route)
+    topic_settings = _asked(admin.Admin.topic_settings)
+    topic_stats = _asked(admin.Admin.topic_stats)
+    topics = _asked(admin.Admin.topics)
+    update_broker_config = _asked(admin.Admin.update_broker_config)
+    update_group = _asked(admin.Admin.update_group)  # type: ignore[arg-type] # likewise
+    update_topic = _asked(admin.Admin.update_topic)
+
+
+def _in_asyncio(
+    open_async: Callable[P, AbstractAsyncContextManager[Client]], shell: Callable[[AioHost[Client]], Shell]
+) -> Callable[P, Opening[Client, Shell]]:
+    """Make the counterpart of an `open_...` for asyncio, with the same arguments."""
+
+    @wraps(open_async)
+    def open_in_asyncio(*args: P.args, **kwargs: P.kwargs) -> Opening[Client, Shell]:
+        return Opening(open_async, shell, args, kwargs)
+
+    return open_in_asyncio
+
+
+open_producer = _in_asyncio(producer.open_producer, AioProducer)
+open_consumer = _in_asyncio(consumer.open_consumer, AioConsumer)
+open_pull_consumer = _in_asyncio(pull.open_pull_consumer, AioPullConsumer)
+open_admin = _in_asyncio(admin.open_admin, AioAdmin)

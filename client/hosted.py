@@ -1,0 +1,234 @@
+"""The common part of the clients whose trio client runs in a thread of its own: for plain threads and for tasks of asyncio.
+
+Messages cross from the client's thread to the application many at a time. Those that no loop has seen yet wait in `fetched`
+for whoever asks next; those of an ordered queue wait in the iteration that has taken them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from ..message.message import MessageQueue
+from ..world.threads import LoopEndedError, OtherProcessError, ThreadLoop
+from . import consumer
+from .consumer_options import ConsumerOptions
+from .errors import ClientError, Closed, OtherProcess, Stopped
+from .received import ReceivedMessage, RecordView, give_back_unfinished
+
+Client = TypeVar("Client")
+AnyHost = TypeVar("AnyHost", bound="Host[consumer.Consumer]")
+AnyConsumer = TypeVar("AnyConsumer", bound="HostedConsumer[Any]")
+
+MESSAGES_PER_TAKE = 256
+"""How many messages cross to the application together."""
+
+
+@contextmanager
+def in_words_of_clients() -> Generator[None]:
+    """Raise the errors of a loop in a thread as the errors of clients."""
+    try:
+        yield
+    except LoopEndedError as error:
+        raise Closed("the client is closed") from error
+    except OtherProcessError as error:
+        raise OtherProcess(str(error)) from error
+
+
+@attrs.define(eq=False)
+class Host(Generic[Client]):
+    """The thread in which one client runs."""
+
+    client: Client
+    _loop: ThreadLoop
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Run a plain function, which must not raise, in the client's thread, after earlier ones; does not wait.
+
+        Raises:
+            Closed: the client is closed. OtherProcess: it was opened by another process.
+        """
+        with in_words_of_clients():
+            self._loop.soon(function)
+
+
+def settle(messages: Sequence[ReceivedMessage]) -> None:
+    """Acknowledge those of the messages that are still in hand; in the client's thread."""
+    for message in messages:
+        message.settle()
+
+
+def put_back(messages: Sequence[ReceivedMessage]) -> None:
+    """Hand messages out again that the application has not seen, in their order; in the client's thread."""
+    for message in reversed(messages):
+        message.put_back()
+
+
+class HostedMessage(RecordView):
+    """A received message outside of its client's thread; see `ReceivedMessage`."""
+
+    __slots__ = ("received",)
+
+    def __init__(self, received: ReceivedMessage) -> None:
+        received.copy_to(self)
+        self.received = received
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether the application has the message and has neither acknowledged it nor asked for it again."""
+        return self.received.in_hand
+
+
+@attrs.define(eq=False)
+class HostedConsumer(Generic[AnyHost]):
+    """What the consumers for threads and for asyncio have in common; see `Consumer`."""
+
+    host: AnyHost
+    fetched: deque[ReceivedMessage] = attrs.field(init=False, factory=deque[ReceivedMessage])
+    """Messages taken by an iteration and not yet seen by the application; whoever asks next gets them."""
+    _iterations: dict[int, None] = attrs.field(init=False, factory=dict[int, None])
+    """The identities of the open iterations; a dictionary, because changing it is thread-safe."""
+
+    def stop(self) -> None:
+        """Hand out no more messages, so that loops end when they have finished what they have; see `Consumer.stop`."""
+        self.host.soon(self.host.client.stop)
+        self.host.client.stopped = True  # at once for loops of the caller, which do not wait for the client's thread
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self.host.client.stopped
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self.host.client.group
+
+    @property
+    def options(self) -> ConsumerOptions:
+        """How the consumer was opened."""
+        return self.host.client.options
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are read now, sorted."""
+        return self.host.client.queues
+
+    @property
+    def client_id(self) -> str:
+        """The id by which brokers and other members identify this consumer."""
+        return self.host.client.client_id
+
+    # ------------------------------------------------------------------------------------------- for loops and blocks
+
+    def begun(self, iteration: HostedIteration[Any]) -> None:
+        """Note that a loop may ask for messages."""
+        self._iterations[id(iteration)] = None
+
+    def ended(self, identity: int, last: ReceivedMessage | None, unseen: deque[ReceivedMessage]) -> None:
+        """Take over what an iteration leaves; with the last iteration, nobody may ask for what was fetched for all."""
+        self._iterations.pop(identity, None)
+        if not self._iterations:
+            while self.fetched:
+                with suppress(IndexError):  # another thread takes from it too
+                    unseen.append(self.fetched.popleft())
+        self.left(last, unseen)
+
+    def left(self, last: ReceivedMessage | None, unseen: deque[ReceivedMessage]) -> None:
+        """Give back what a loop had in hand, and make available again what it has not seen."""
+        if last is None and not unseen:
+            return
+        messages = [*unseen]
+        unseen.clear()
+        with suppress(ClientError):  # of a consumer that is closed, the next reader of the queue gets them
+            self.host.soon(partial(put_back, messages))
+            if last is not None:
+                self.host.soon(last.give_back)
+
+    def at_hand(self, messages: deque[ReceivedMessage]) -> ReceivedMessage | None:
+        """The next one of the messages that have crossed already and may be handed out; None if there is none.
+
+        Raises:
+            Closed: the consumer is closed, and others get what was fetched before.
+            Stopped: the application has stopped it.
+        """
+        if self.stopped:
+            raise Stopped("the consumer has been stopped")
+        while messages:
+            try:
+                message = messages.popleft()
+            except IndexError:  # another thread has taken it
+                break
+            if message.is_current:
+                message.check_open()
+                return message
+            self.host.soon(message.put_back)  # its queue was moved in the meantime, or it comes again as another delivery
+        return None
+
+    def fetched_before(self, messages_max: int) -> list[ReceivedMessage]:
+        """Take messages that have crossed already and that no loop has seen."""
+        taken: list[ReceivedMessage] = []
+        with suppress(IndexError):
+            while len(taken) < messages_max:
+                taken.append(self.fetched.popleft())
+        for message in taken[:1]:
+            message.check_open()
+        return [message for message in taken if message.is_current]
+
+    @contextmanager
+    def finishing(self, received: Sequence[ReceivedMessage]) -> Generator[None]:
+        """Acknowledge messages when the block ends normally, and give them back when it does not; see `Consumer.take`."""
+        try:
+            yield
+        except BaseException:
+            with suppress(ClientError):  # of a consumer that is closed, the next reader of the queue gets them
+                self.host.soon(partial(give_back_unfinished, received, ordered=self.options.orderly))
+            raise
+        for message in received:
+            message.check_open()
+        self.host.soon(partial(settle, received))
+
+
+@attrs.define(eq=False)
+class HostedIteration(Generic[AnyConsumer]):
+    """One loop over a consumer, which acknowledges a message by asking for the next one; see `Consumer.__aiter__`."""
+
+    _consumer: AnyConsumer
+    _acknowledges: bool
+    """Whether asking for the next message acknowledges the last one."""
+    _last: ReceivedMessage | None = None
+    """The message that was handed out last and that the next step acknowledges."""
+    _own: deque[ReceivedMessage] = attrs.field(factory=deque[ReceivedMessage])
+    """Messages taken from an ordered queue, all for this loop, which it has not seen yet."""
+
+    def __attrs_post_init__(self) -> None:
+        self._consumer.begun(self)
+
+    def begin(self) -> None:
+        """Begin a loop: what an earlier loop over this iterator has not acknowledged is given back."""
+        self._consumer.left(self._last, self._own)
+        self._last = None
+
+    def settle_last(self) -> None:
+        """Acknowledge the message that was handed out last."""
+        if self._last is not None:
+            last, self._last = self._last, None
+            self._consumer.host.soon(last.settle)
+
+    @property
+    def messages(self) -> deque[ReceivedMessage]:
+        """Where the messages for this loop wait."""
+        return self._own if self._consumer.options.orderly else self._consumer.fetched
+
+    def hand_out(self, message: ReceivedMessage) -> None:
+        """Remember the message that the loop is given now."""
+        if self._acknowledges:
+            self._last = message
+
+    def __del__(self) -> None:
+        self._consumer.ended(id(self), self._last, self._own)

@@ -1,0 +1,29 @@
+"""The client library for asyncio; see `ledgermq.client.aio`."""
+
+from __future__ import annotations
+
+from .client.aio.clients import (
+    AioAdmin,
+    AioConsumer,
+    AioMessage,
+    AioProducer,
+    AioPullConsumer,
+    open_admin,
+    open_consumer,
+    open_producer,
+    open_pull_consumer,
+)
+from .client.aio.sends import may_have_been_stored
+
+__all__ = [
+    "AioAdmin",
+    "AioConsumer",
+    "AioMessage",
+    "AioProducer",
+    "AioPullConsumer",
+    "may_have_been_stored",
+    "open_admin",
+    "open_consumer",
+    "open_producer",
+    "open_pull_consumer",
+]

@@ -1,0 +1,47 @@
+"""An event loop of asyncio in a simulated thread: it waits in virtual time, so asyncio programs run unchanged from one seed."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import Any
+
+import trio
+
+from .threads import current_thread
+
+
+class _Selector:
+    """What the event loop waits in: it has no sockets, so only its timers and `wake` end a wait."""
+
+    def __init__(self) -> None:
+        self._woken = trio.Event()
+
+    def select(self, timeout: float | None) -> list[Any]:
+        async def wait() -> None:
+            with trio.move_on_after(inf if timeout is None else timeout):
+                await self._woken.wait()
+
+        current_thread().wait_for(wait)
+        self._woken = trio.Event()
+        return []
+
+    def wake(self) -> None:
+        self._woken.set()
+
+
+class SimEventLoop(asyncio.BaseEventLoop):
+    """An event loop of a simulated thread; give the class to `asyncio.Runner` as its `loop_factory`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = _Selector()
+
+    def time(self) -> float:
+        """The virtual time at which the thread last continued."""
+        return current_thread().now
+
+    def _process_events(self, event_list: list[Any]) -> None: ...
+
+    def _write_to_self(self) -> None:
+        self._selector.wake()

@@ -1,0 +1,149 @@
+"""The thread of a client as tasks of asyncio reach it: wake-ups, callbacks, opening and closing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+
+from ledgermq.client.aio.host import AioHost, Opening, Wakeups
+from ledgermq.client.errors import Closed
+
+
+@asynccontextmanager
+async def something(*, on_change: Callable[[int], object] = lambda _: None, fails: bool = False) -> AsyncGenerator[list[str]]:
+    """Notes how its block ended."""
+    events: list[str] = []
+    on_change(1)
+    if fails:
+        raise OSError("nothing there")
+    try:
+        yield events
+    except BaseException:
+        events.append("cancelled")
+        raise
+    events.append("closed")
+
+
+def opening(**options: Any) -> Opening[list[str], AioHost[list[str]]]:
+    return Opening(something, lambda host: host, (), options)
+
+
+def test_what_waits_is_delivered_with_one_wake_up() -> None:
+    """And an outcome that is added during a delivery wakes the loop again."""
+
+    async def main() -> None:
+        woken: list[Callable[[], None]] = []
+        wakeups = Wakeups(cast("Any", SimpleNamespace(call_soon_threadsafe=woken.append)))
+        futures = [asyncio.get_running_loop().create_future() for _ in range(4)]
+        wakeups.add(futures[0], 1)
+        wakeups.add(futures[1], ValueError("x"))
+        futures[2].cancel()
+        wakeups.add(futures[2], 2)
+        assert len(woken) == 1
+        woken.pop()()
+        assert await futures[0] == 1
+        with pytest.raises(ValueError, match="x"):
+            await futures[1]
+        wakeups.add(futures[3], 3)
+        assert len(woken) == 1
+
+    asyncio.run(main())
+
+
+def test_a_client_ends_as_its_block_ends() -> None:
+    """In order, or cancelled by an exception; calls are refused afterwards."""
+
+    async def main() -> None:
+        async with opening() as host:
+            assert await host.run(trio.sleep, 0) is None
+        assert host.client == ["closed"]
+        with pytest.raises(Closed):
+            await host.run(trio.sleep, 0)
+        with pytest.raises(ZeroDivisionError):
+            async with opening() as host:
+                raise ZeroDivisionError
+        assert host.client == ["cancelled"]
+        with pytest.raises(OSError, match="nothing there"):
+            async with opening(fails=True):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_callback_runs_in_the_event_loop() -> None:
+    """So it may touch what tasks of asyncio use."""
+
+    async def main() -> None:
+        threads: list[threading.Thread] = []
+        called = asyncio.Event()
+
+        def on_change(_: int) -> None:
+            threads.append(threading.current_thread())
+            called.set()
+
+        async with opening(on_change=on_change):
+            await called.wait()
+        assert threads == [threading.current_thread()]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_call_is_cancelled_in_the_thread() -> None:
+    """A result that has come already is undone, once."""
+
+    async def main() -> None:
+        undone: list[int] = []
+        ended = threading.Event()
+
+        async def wait() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.set()
+
+        async def answer() -> int:
+            return 1
+
+        async with opening() as host:
+            task = asyncio.create_task(host.run(wait))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.to_thread(ended.wait, 60)
+            task_with_result = asyncio.create_task(host.ask(answer, undone.append))
+            await asyncio.sleep(0)
+            await host.run(trio.sleep, 0)
+            cancelled = task_with_result.cancel()
+            (outcome,) = await asyncio.gather(task_with_result, return_exceptions=True)
+            await host.run(trio.sleep, 0)
+        assert ended.is_set()
+        assert undone == ([1] if isinstance(outcome, asyncio.CancelledError) else [])
+        assert cancelled or outcome == 1
+
+    asyncio.run(main())
+
+
+def test_closing_ends_even_if_it_is_cancelled() -> None:
+    """The cancellation hurries it and is raised when the thread has ended."""
+
+    async def main() -> None:
+        async def open_and_close() -> None:
+            async with opening() as host:
+                threads.append(cast("Any", host)._loop.thread)
+                closing.set()
+
+        threads: list[threading.Thread] = []
+        closing = asyncio.Event()
+        task = asyncio.create_task(open_and_close())
+        await closing.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert not threads[0].is_alive()
+
+    asyncio.run(main())
