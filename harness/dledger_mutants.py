@@ -10,11 +10,14 @@ from typing import Any
 
 import attrs
 
+from ledgermq.broker.locks import QueueLocks
 from ledgermq.broker.registration import Registration
 from ledgermq.broker.replicated_tables import ReplicatedTables
 from ledgermq.ha.dledger.commitlog import DLedgerCommitLog
 from ledgermq.ha.dledger.disk_tasks import DiskTasks
 from ledgermq.ha.dledger.ledger import Ledger
+from ledgermq.ha.dledger.log_reader import LedgerReader
+from ledgermq.ha.dledger.settings import NATIVE
 from ledgermq.ha.dledger.waiters import Outcome as Stored
 from ledgermq.ha.dledger.waiters import Waiters
 from ledgermq.ha.raft import quorum
@@ -90,6 +93,18 @@ def _state_in_one_turn(_: Any) -> Any:
     return state
 
 
+async def _state_nothing(_self: Any, _offset: int) -> None:
+    """Append no tables before their events expire."""
+
+
+def _pass_over_leases(_: Any) -> Callable[[Any, Any, float], None]:
+    return lambda self, rows, now: None
+
+
+def _fill_nobody(_: Any) -> Callable[[Any, Any], None]:
+    return lambda self, peer: None
+
+
 def _register_without_the_term(_: Any) -> Any:
     return property(lambda self: self.topics.version)
 
@@ -101,6 +116,12 @@ def _register_at_the_next_period(_: Any) -> Callable[[Any], None]:
 def with_large_tables(seed: int) -> Outcome:
     """The simulator of whole nodes of a group whose tables are large, without clients that look at more than queues."""
     return simulate_dledger(seed, lambda draw: attrs.evolve(draw, workloads=("plain", "pulls"), older_offsets=20_000))
+
+
+def with_expiry(seed: int) -> Outcome:
+    """The simulator of whole nodes of a group whose messages expire, without clients that look at more than queues."""
+    workloads = ("plain", "pulls")
+    return simulate_dledger(seed, lambda draw: attrs.evolve(draw, workloads=workloads, dialect=NATIVE).expiring())
 
 
 QUEUES = with_workloads("plain", "pulls")
@@ -121,6 +142,9 @@ DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
     ("dledger: commit what one node has", quorum, "committed_index", _commit_what_one_node_has, QUEUES),
     ("dledger: pass over tables in the log", ReplicatedTables, "apply", _pass_over_tables, TABLES),
     ("dledger: append large tables in one turn", ReplicatedTables, "state", _state_in_one_turn, with_large_tables),
+    ("dledger: let tables expire", ReplicatedTables, "state", lambda _: _state_nothing, with_expiry),
+    ("dledger: fill no node that was away for too long", LedgerReader, "snapshot", _fill_nobody, with_expiry),
+    ("dledger: pass over leases in the log", QueueLocks, "apply", _pass_over_leases, with_workloads("plain", "ordered")),
     ("dledger: register without the term", Registration, "_version", _register_without_the_term, QUEUES),
     ("dledger: register at the next period", Registration, "register_again", _register_at_the_next_period, QUEUES),
 )

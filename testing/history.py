@@ -291,6 +291,8 @@ class History:
 
     reserved_ms: float = inf
     """How long the nodes keep each message before it may expire, in milliseconds; infinite if this is not checked."""
+    expired: dict[Queue, int] = attrs.field(factory=dict[Queue, int])
+    """The first offset of each queue that has expired on no node."""
     promotions: list[int] = attrs.field(factory=list[int])
     """The lives after which a slave became the master, so that messages not answered as replicated may be lost."""
     misled: list[int] = attrs.field(factory=list[int])

@@ -28,6 +28,7 @@ from .nodes import NodesDraw, NodesRun, fabric_of, simulate
 from .older import check_older_log, leave_older_log, leave_older_offsets
 from .scene import BROKER_PORT, Node
 from .workloads.delayed import DELAY_LEVELS
+from .workloads.groups import Groups
 from .workloads.membership import Membership
 from .workloads.operator import Operator
 from .workloads.plain import Plain
@@ -37,6 +38,11 @@ from .workloads.registry import DLEDGER_WORKLOADS
 WORKLOAD_SHARE = 0.25
 """The probability with which each workload is drawn that is not in `ALWAYS`."""
 ALWAYS = (Plain.name, Pulls.name)
+WITH_EXPIRY = (*ALWAYS, Groups.name, Membership.name)
+"""The workloads whose clients do not expect messages that have expired before they were read."""
+EXPIRY_SHARE = 0.2
+EXPIRING_SEGMENT = 16384
+"""The size of a file if files expire: a node is away for several of them."""
 GATHER_SLACK_SECONDS = 1.5
 """A failover may lose offset commits that are at most this old, if disks are not slow: an isolated leader accepts commits for
 an election time-out, and collects them for a moment before it replicates them."""
@@ -94,13 +100,15 @@ class DLedgerDraw(NodesDraw):
     """How many messages are in the classic log that the group's ledger continues."""
     older_offsets: int
     """How many consumer offsets the classic brokers had, on slow processors; 0 if they had none, and work takes no time."""
+    expiry: bool
+    """Whether files expire at once, whenever an operator has the expired ones deleted; nodes may be away for longer."""
 
     @classmethod
     def of(cls, seed: int) -> DLedgerDraw:
         rng = random.Random(seed ^ 0xD1ED)  # noqa: S311 - never secrets
         lives = rng.randint(1, 3)
         drawn = tuple(name for name in DLEDGER_WORKLOADS if name in ALWAYS or rng.random() < WORKLOAD_SHARE)
-        return cls(
+        draw = cls(
             seed=seed,
             nodes=rng.choice((3, 3, 3, 3, 5)),
             segment_size=rng.choice((16384, 65536)),
@@ -123,7 +131,20 @@ class DLedgerDraw(NodesDraw):
             dialect=JAVA if Membership.name not in drawn and rng.random() < 0.2 else NATIVE,
             older_messages=rng.randint(1, 400) if rng.random() < 0.25 else 0,
             older_offsets=rng.choice((2_000, 20_000)) if rng.random() < 0.1 else 0,
+            expiry=False,
         )
+        expires = random.Random(seed ^ 0x31C).random() < EXPIRY_SHARE  # noqa: S311 - never secrets
+        return draw.expiring() if expires else draw
+
+    @property
+    def expires(self) -> bool:
+        """Whether messages expire, which depends on what the other conditions allow."""
+        return self.expiry and self.dialect == NATIVE and not self.older_messages and {*self.workloads} <= {*WITH_EXPIRY}
+
+    def expiring(self) -> DLedgerDraw:
+        """The same conditions, but messages expire, in small files and with clients that expect no more than that."""
+        workloads = tuple(name for name in self.workloads if name in WITH_EXPIRY)
+        return attrs.evolve(self, expiry=True, segment_size=EXPIRING_SEGMENT, older_messages=0, workloads=workloads)
 
 
 @attrs.define(eq=False)
@@ -194,6 +215,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             "messageDelayLevel": DELAY_LEVELS,
             "haSecret": "secret" if draw.dialect == NATIVE else "",
             "raftDialect": draw.dialect,
+            **({"fileReservedTime": "0"} if draw.expires else {}),
             **({"preferredLeaderId": "n0"} if draw.preferred and draw.dialect == NATIVE else {}),
         }
         configs = broker_configs(
@@ -213,6 +235,8 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
                 node.machine.processor.slowness = LARGE_TABLES_SLOWNESS
         if draw.dialect == NATIVE:  # a leader of DLedger registers no term
             nursery.start_soon(self.names.run)
+        if draw.expires:
+            nursery.start_soon(self._expire)
         self.watch.on_change.append(self._life_ended)
         for node in group.nodes:
             await nursery.start(node.process.run)
@@ -233,6 +257,18 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
     def heal(self) -> None:
         super().heal()
         self._elections_before = self.watch.elections
+
+    async def _expire(self) -> None:
+        """Let all files but the last one expire, now on one node and then on another, and record what has expired."""
+        rng, operator = random.Random(self.draw.seed ^ 0xE4), Operator(self.scene)  # noqa: S311 - never secrets
+        while True:
+            await trio.sleep(self.draw.life_seconds * rng.random() * 0.4)
+            node = rng.choice(self.nodes)
+            if node.broker is not None and not self.scene.healed:
+                await operator.ask(node.address, RequestCode.DELETE_EXPIRED_COMMITLOG)
+            for store in [each.broker.store for each in self.nodes if each.broker is not None]:
+                for queue in store.queues.table:
+                    self.history.expired[queue] = max(self.history.expired.get(queue, 0), store.min_offset(*queue))
 
     # ---------------------------------------------------------------- lives
 
@@ -393,6 +429,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         store, offsets = broker.store, broker.offsets
         return {
             "offsets": {key: offsets.query(key[1], key[0], key[2]) for key in sorted(offsets.entries()) if key not in unsure},
+            "locks": sorted(broker.locks.rows(broker.locks.keys())),
             "positions of delayed messages": broker.delay.offsets(),
             "queue ends": {key: store.max_offset(*key) for key in sorted(store.queues.table)},
             "topics": {name: config.to_json() for name, config in sorted(broker.topics.topics.items())},

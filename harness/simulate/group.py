@@ -214,8 +214,8 @@ class GroupScene(Scene):
         disk, start = node.machine.disk, put.physical_offset - put.physical_offset % files.data_file_size
         path, at = f"{files.data}/{start:020d}", put.physical_offset - start
         with disk.no_faults():
-            if not disk.exists(path):
-                return False
+            if not disk.exists(path):  # it may have expired, as only what was synced does
+                return min(disk.list_directory(files.data), default="") > path.rpartition("/")[2]
             head = disk.open(path, read_only=True).read(at, HEAD_BYTES)
         return b"%d;" % put.number in head and disk.is_durable(path, at, int.from_bytes(head[:4], "big"))
 

@@ -40,3 +40,18 @@ def test_tables_that_are_appended_in_one_turn_are_found() -> None:
         violations = mutant.simulate(0).violations
 
     assert any("elections before any fault" in violation for violation in violations), violations
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [("let tables expire", 5), ("fill no node that was away for too long", 1), ("pass over leases in the log", 0)],
+)
+def test_a_bug_of_tables_and_retention_is_found_by_a_seed_that_holds_without_it(name: str, seed: int) -> None:
+    mutant = next(one for one in MUTANTS if one.name == f"dledger: {name}")
+    with logs_silenced():
+        with mutant.planted():
+            violations = mutant.simulate(seed).violations
+
+        assert violations != []
+        assert mutant.simulate(seed).violations == []

@@ -71,7 +71,8 @@ class Plain(Workload):
         # A consumer that is ahead of a log which lost its unsynced tail skips the messages that replace the tail.
         if not history.consumers_follow(self.scene.epoch):
             return ""
-        missing = sorted({put.number for put in history.puts if put.acknowledged and put.queue[0] == TOPIC} - self.seen)
+        kept = (put for put in history.puts if put.acknowledged and put.queue_offset >= history.expired.get(put.queue, 0))
+        missing = sorted({put.number for put in kept if put.queue[0] == TOPIC} - self.seen)
         return f"the consumer lacks {len(missing)} messages: {missing[:5]}" if missing else ""
 
     def started(self, node: Node, broker: Broker) -> None:

@@ -84,7 +84,8 @@ class Pulls(Workload):
         answer = await operator.ask(node.address, RequestCode.PULL_MESSAGE, fields)
         if answer is None or answer.code not in ANSWERED:
             return
-        self._note(attrs.evolve(asked, queue_offset=offset, empty=answer.code != ResponseCode.SUCCESS))
+        expired = int(answer.ext["nextBeginOffset"]) > offset
+        self._note(attrs.evolve(asked, queue_offset=offset, empty=answer.code != ResponseCode.SUCCESS and not expired))
         self._pulls += 1
         self._note_reads(answer, queue, f"pull {self._pulls} at {node.host}")
 

@@ -8,6 +8,7 @@ from ledgermq.testing.checkers import (
     acknowledged_puts_follow_real_time,
     leaders_show_all_that_is_acknowledged,
     nothing_read_is_lost,
+    readers_see_all_in_order,
     slaves_keep_what_they_confirmed,
 )
 from ledgermq.testing.history import End, Held, History, NamedLoss, Pull, Put, Read, Snapshot, Stored
@@ -83,3 +84,11 @@ def test_a_promotion_takes_only_what_was_not_answered_as_replicated(
     history.snapshots = [Snapshot(1, {QUEUE: [Stored(0, 0, 2, 0)]}, {QUEUE: (0, 1)}, {})]
 
     assert len(list(nothing_read_is_lost(history))) == lost
+
+
+@pytest.mark.parametrize(("expired", "skipped"), [(0, 1), (2, 1), (3, 0)])
+def test_a_reader_skips_only_what_has_expired(expired: int, skipped: int) -> None:
+    history = History(sync_flush=True, ends=[], expired={QUEUE: expired})
+    history.reads = [Read(QUEUE, 0, 1, 0), Read(QUEUE, 3, 4, 0)]
+
+    assert len(list(readers_see_all_in_order(history))) == skipped
