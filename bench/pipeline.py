@@ -42,6 +42,7 @@ from ledgermq.testing.embedded import start_embedded
 QUEUES = 8
 SEGMENT = 512 * 1024 * 1024
 BODY_MIN, BODY_MAX = 256, 1024
+SHORT_BODY = 100
 LARGE_BODY = 4 * 1024 * 1024
 LARGE_COUNT = 100
 SMALL_COUNT = 100
@@ -53,6 +54,7 @@ SAMPLES_PER_SEARCH = 50
 AT_LEAST = {
     "scan / Parquet read": 0.6,
     "scan / Parquet read, maps": 0.6,
+    "scan / Parquet read, 100 bytes": 0.6,
     "scan / broker path": 2.0,
     "archive / Parquet writer": 3.0,
 }
@@ -249,9 +251,9 @@ class Bench:
     def source(self, properties: str = "string", store: str = "store") -> dict[str, str]:
         return {"storePath": str(self.work / store), "subscribe": "benchmark", "includeProperties": properties}
 
-    def write_parquet(self, properties: str) -> str:
+    def write_parquet(self, properties: str, store: str = "store") -> str:
         path = str(self.work / f"parquet-{properties}")
-        self.read(**self.source(properties)).write.mode("overwrite").option("compression", "snappy").parquet(path)
+        self.read(**self.source(properties, store)).write.mode("overwrite").option("compression", "snappy").parquet(path)
         return path
 
     def write_archive(self, store: str = "store") -> None:
@@ -261,9 +263,13 @@ class Bench:
     def scans(self, count: int) -> dict[str, float]:
         """Compare scans of the store with Spark's own reads of the same rows from Parquet."""
         figures: dict[str, float] = {}
-        for properties, ending in (("string", ""), ("map", ", maps")):
-            parquet = self.write_parquet(properties)
-            frames = {"scan": self.read(**self.source(properties)), "parquet": self.spark.read.parquet(parquet)}
+        for store, properties, ending in (
+            ("store", "string", ""),
+            ("store", "map", ", maps"),
+            ("short", "string", ", 100 bytes"),
+        ):
+            parquet = self.write_parquet(properties, store)
+            frames = {"scan": self.read(**self.source(properties, store)), "parquet": self.spark.read.parquet(parquet)}
             if frames["scan"].dtypes != frames["parquet"].dtypes:
                 raise AssertionError("both sides must read the same columns")
             found = best_of({name: discard(frame) for name, frame in frames.items()}, self.rounds)
@@ -402,6 +408,7 @@ def main() -> None:
             started(work / "small", arguments.starts)
             return
         write_store(work / "store", (draw.randrange(BODY_MIN, BODY_MAX) for _ in range(count)))
+        write_store(work / "short", itertools.repeat(SHORT_BODY, count))
         write_store(work / "large", itertools.repeat(LARGE_BODY, LARGE_COUNT))
         figures = started(work / "small", 2)
         spark = session("local[2]", name="bench", memory="2g", short=False, conf={"spark.sql.shuffle.partitions": "2"})

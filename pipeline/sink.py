@@ -9,13 +9,16 @@ so only brokers that know the task make that certain.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 from pyspark import TaskContext
@@ -118,8 +121,11 @@ class LedgermqWriter(DataSourceArrowWriter):
         if options.checkpoint is not None and options.exactly_once:
             Notes.of(options).end_job()
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: the rows of a failed job that were stored remain."""
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+        """Note that the job does not run any more: its rows that were stored remain, and it may be started again."""
+        options = self.task_writer.options
+        if options.checkpoint is not None and options.exactly_once:
+            Notes.of(options).stop_job()
 
 
 class LedgermqStreamWriter(DataSourceStreamArrowWriter):
@@ -223,30 +229,51 @@ class Notes:
         """Note which job writes with this checkpoint, before it writes anything.
 
         Raises:
-            BadOption: another job has begun with it, or a job has ended; a row that it wrote would not be written again.
+            BadOption: another job has begun with it, or it still runs, or a job has ended; a row that it wrote would not be
+                written again.
         """
+        with self._locked_job():
+            found = self._read(_JOB_FILE)
+            driver = None if found is None else found.get("driver")
+            if found is not None and (found["ended"] or found["job"] != job):
+                what = "a job has ended" if found["ended"] else "another job, with another topic or other columns, has begun"
+                self._refuse(f"{what} with this checkpoint: give each job its own")
+            if driver is not None and _is_running(driver):
+                self._refuse(f"the job of process {driver['pid']} is writing with this checkpoint")
+            self._write(_JOB_FILE, {"job": job, "ended": False, "driver": _this_driver()})
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise BadOption("checkpointLocation", self.checkpoint, f"{reason}. Nothing was written")
+
+    @contextmanager
+    def _locked_job(self) -> Generator[None]:
+        """Let one job after the other look at the note of jobs, if the checkpoint is on this machine."""
+        from pyarrow import fs  # noqa: PLC0415
+
+        if not isinstance(self.files, fs.LocalFileSystem):
+            yield
+            return
+        self.files.create_dir(f"{self.checkpoint}/{NOTES}", recursive=True)
+        with open(f"{self.checkpoint}/{NOTES}/job.lock", "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _change_job(self, **changes: Any) -> None:
         found = self._read(_JOB_FILE)
-        if found is None:
-            self._write(_JOB_FILE, {"job": job, "ended": False})
-        elif found["ended"] or found["job"] != job:
-            what = "a job has ended" if found["ended"] else "another job, with another topic or other columns, has begun"
-            raise BadOption(
-                "checkpointLocation",
-                self.checkpoint,
-                f"{what} with this checkpoint: give each job its own. Nothing was written",
-            )
+        if found is not None:
+            self._write(_JOB_FILE, {**found, **changes})
 
     def end_job(self) -> None:
         """Note that the job with this checkpoint has written everything."""
-        found = self._read(_JOB_FILE)
-        if found is not None:
-            self._write(_JOB_FILE, {**found, "ended": True})
+        self._change_job(ended=True, driver=None)
+
+    def stop_job(self) -> None:
+        """Note that the job with this checkpoint has failed, and writes no more."""
+        self._change_job(driver=None)
 
     def reopen_job(self) -> None:
         """Let the same job run again with this checkpoint, because its input only grows: it sends what is new."""
-        found = self._read(_JOB_FILE)
-        if found is not None:
-            self._write(_JOB_FILE, {**found, "ended": False})
+        self._change_job(ended=False)
 
     def forget_before(self, batch: int) -> None:
         """Delete the notes of batches that Spark will not write again."""
@@ -260,6 +287,33 @@ class Notes:
         selector = fs.FileSelector(f"{self.checkpoint}/{directory}", allow_not_found=True)
         names = [info.base_name.removesuffix(".json") for info in self.files.get_file_info(selector)]
         return [int(name) for name in names if is_digits(name)]
+
+
+def _this_driver() -> dict[str, Any] | None:
+    """What distinguishes the JVM of this driver, which starts the process that plans a write; None if it is not found."""
+    process = os.getpid()
+    try:
+        while process > 1:
+            with open(f"/proc/{process}/stat", "rb") as file:
+                name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
+            fields = rest.split()
+            if name == b"java":
+                return {"host": socket.gethostname(), "pid": process, "started": int(fields[19])}
+            process = int(fields[1])
+    except OSError:
+        pass  # there is no such directory on other systems than Linux
+    return None
+
+
+def _is_running(driver: Mapping[str, Any]) -> bool:
+    """Whether a driver runs on this machine. Nothing is known about drivers on other machines."""
+    if driver["host"] != socket.gethostname():
+        return False
+    try:
+        with open(f"/proc/{driver['pid']}/stat", "rb") as file:
+            return bool(int(file.read().rpartition(b")")[2].split()[19]) == driver["started"])
+    except OSError:
+        return False
 
 
 def _write_durably(path: str, text: bytes) -> None:

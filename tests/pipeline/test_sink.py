@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import pytest
 from ledgermq.pipeline.errors import BadOption
 from ledgermq.pipeline.options import write_options
 from ledgermq.pipeline.sender import Began
-from ledgermq.pipeline.sink import Notes
+from ledgermq.pipeline.sink import Notes, _this_driver  # pyright: ignore[reportPrivateUsage]
 from ledgermq.testing.embedded import Embedded
 
 from .brokers import all_bodies, create_topic, numbered, send
@@ -134,6 +136,49 @@ def test_a_second_batch_job_with_the_checkpoint_of_the_first_is_refused(
         rows.write.format("ledgermq").mode("append").options(**options).save()
 
     assert all_bodies(broker.namesrv, "batch-jobs") == numbered(range(30))
+
+
+def test_a_job_that_still_runs_keeps_others_from_its_checkpoint(spark: SparkSession, broker: Embedded, tmp_path: Path) -> None:
+    """Rows of both would count as one job's. A job that failed, or whose driver is gone, may be started again."""
+    create_topic(broker.namesrv, "running-jobs", 2)
+    options = {"nameServer": broker.namesrv, "topic": "running-jobs", "checkpointLocation": str(tmp_path)}
+
+    def write(body: str) -> None:
+        rows = spark.range(30).selectExpr(f"{body} body")
+        rows.write.format("ledgermq").mode("append").options(**options).save()
+
+    with pytest.raises(Exception, match="null body"):
+        write("cast(null as string)")
+    path = tmp_path / "ledgermq-sink" / "job.json"
+    failed = json.loads(path.read_text())
+    context: Any = spark.sparkContext
+    gateway = context._gateway
+    started = int(Path(f"/proc/{gateway.proc.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    driver = {"host": socket.gethostname(), "pid": gateway.proc.pid, "started": started}
+    assert context.parallelize([0], 1).map(lambda _: _this_driver()).collect() == [driver]
+    path.write_text(json.dumps({**failed, "driver": driver}))
+
+    with pytest.raises(Exception, match=f"the job of process {gateway.proc.pid} is writing with this checkpoint"):
+        write("lpad(id, 6, '0')")
+
+    assert failed["driver"] is None
+    path.write_text(json.dumps({**failed, "driver": {**driver, "started": started - 1}}))
+    write("lpad(id, 6, '0')")
+    assert all_bodies(broker.namesrv, "running-jobs") == numbered(range(30))
+
+
+def test_a_job_notes_the_driver_that_runs_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A second one that begins at once finds the note of the first."""
+    driver = {"host": socket.gethostname(), "pid": os.getpid(), "started": 0}
+    monkeypatch.setattr("ledgermq.pipeline.sink._this_driver", lambda: driver)
+    monkeypatch.setattr("ledgermq.pipeline.sink._is_running", lambda found: found == driver)
+    notes_of(tmp_path).check_job("T from body=body")
+
+    with pytest.raises(BadOption, match=f"the job of process {os.getpid()} is writing"):
+        notes_of(tmp_path).check_job("T from body=body")
+
+    notes_of(tmp_path).stop_job()
+    notes_of(tmp_path).check_job("T from body=body")
 
 
 @pytest.mark.parametrize("given", [{}, {"checkpointLocation": "nosuch://host/path"}])
