@@ -26,6 +26,8 @@ APACHE_49_SERVERS = ("broker:4.9.7", "namesrv:4.9.7")
 APACHE_49_CLIENTS = ("client:4.9.8", "tools:4.9.8")
 DLEDGER = "io.openmessaging.storage:dledger"
 CPP_WHEEL = "rocketmq==0.4.4"
+SPARK_CONNECT = ("grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "zstandard>=0.25", "pandas>=2.2,<3")
+"""What `pyspark[connect]` needs besides what we need; NumPy is installed already."""
 NODE_PACKAGE = "ali-ons@3.12.0"
 
 BUILD_SECONDS = 600
@@ -134,6 +136,17 @@ def cpp_library() -> Path:
                 archive.extractall(target)
 
     return _once("pypi", (CPP_WHEEL,), fetch) / "rocketmq" / "librocketmq.so"
+
+
+def spark_connect() -> Path:
+    """The folder with the packages that Spark Connect imports, to be named in `PYTHONPATH`."""
+
+    def fetch(target: Path) -> None:
+        _fetch([sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), *SPARK_CONNECT], target)
+        for installed in target.glob("numpy*"):
+            shutil.rmtree(installed)
+
+    return _once("pypi", (*SPARK_CONNECT, platform.python_version()), fetch)
 
 
 def _pom(artifacts: Iterable[str]) -> str:
