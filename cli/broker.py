@@ -82,7 +82,7 @@ def command(
         StoreError,
         HaError,
         BadTlsSetting,
-        port_options="--listenPort",
+        port_options="--listenPort or --haListenPort",
         on_hangup=reload,
     )
 

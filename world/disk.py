@@ -198,9 +198,13 @@ class RealDiskFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
             self.size = max(self.size, position + written)
             return
-        written = os.pwrite(self._fd, buffer, position)
-        while written < len(buffer):  # a signal or a full disk cut the write short; the next call raises if the disk is full
-            written += os.pwrite(self._fd, memoryview(buffer)[written:], position + written)
+        try:
+            written = os.pwrite(self._fd, buffer, position)
+            while written < len(buffer):  # a signal or a full disk cut the write short; the next call raises if it is full
+                written += os.pwrite(self._fd, memoryview(buffer)[written:], position + written)
+        except OSError as error:
+            error.filename = self.path  # which disk is full is not to be guessed
+            raise
         self.size = max(self.size, position + written)
 
     def read(self, position: int, size: int) -> bytes:

@@ -81,3 +81,15 @@ def test_where_the_system_has_no_such_call_nothing_is_reserved(
     file.reserve(0, MIB)
 
     assert taken(tmp_path) == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_a_write_that_fails_names_its_file() -> None:
+    """A descriptor knows no name, and a store may be on several disks: which one is full?"""
+    file = RealDisk().open("/dev/full")
+    try:
+        with pytest.raises(OSError, match="/dev/full") as caught:
+            file.write(b"x", 0)
+    finally:
+        file.close()
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/dev/full")
