@@ -172,8 +172,20 @@ class Embedded:
         raise ValueError(f"the brokers of this cluster are {', '.join(self.addresses)} (got {address!r})")
 
     async def _master(self) -> str:
-        broker = await wait_for_master(lambda: self.brokers)
+        broker = await wait_for_master(self._electors)
         return next(node.address for node in self.nodes if node.broker is broker)
+
+    def _electors(self) -> tuple[Broker, ...]:
+        """The running brokers, if one of them is the master or may become it while no other is started."""
+        brokers, election = self.brokers, self.nodes[0].config.enable_dleger_commit_log
+        able = [broker for broker in brokers if broker.role.takes_puts or broker.config.broker_role != SLAVE]
+        needed = len(self.nodes) // 2 + 1 if election and not any(broker.role.takes_puts for broker in able) else 1
+        if len(able) < needed:
+            raise RuntimeError(
+                f"no broker that runs can become the master: {len(brokers)} of {len(self.nodes)} run, and "
+                f"{'an election takes a majority' if election else 'a slave stays a slave'}; start one first"
+            )
+        return brokers
 
     async def _start(self, address: str, nursery: trio.Nursery) -> None:
         node = self.node(address)
@@ -193,7 +205,11 @@ class OpenEmbedded(Embedded):
     nursery: trio.Nursery
 
     async def master(self) -> str:
-        """The address of the broker that accepts sends and is known as master; waits until there is one."""
+        """The address of the broker that accepts sends and is known as master; waits until there is one.
+
+        Raises:
+            RuntimeError: it would wait for ever, because too few brokers run.
+        """
         return await self._master()
 
     async def kill(self, address: str) -> None:
@@ -217,7 +233,11 @@ class StartedEmbedded(Embedded):
     _loop: ThreadLoop
 
     def master(self) -> str:
-        """The address of the broker that accepts sends and is known as master; waits until there is one."""
+        """The address of the broker that accepts sends and is known as master; waits until there is one.
+
+        Raises:
+            RuntimeError: it would wait for ever, because too few brokers run.
+        """
         return self._loop.call(self._open.master)
 
     def kill(self, address: str) -> None:
@@ -256,11 +276,13 @@ def broker_configs(
         settings: RocketMQ's keys, over `SMALL_FILES`.
 
     Raises:
-        ValueError: no such mode.
+        ValueError: no such mode, or no brokers.
         BadConfig: a setting is not allowed.
     """
     if mode not in MODES:
         raise ValueError(f"mode is one of {', '.join(MODES)} (got {mode!r})")
+    if nodes < 1:
+        raise ValueError(f"nodes is at least 1 (got {nodes})")
     configs: list[BrokerConfig] = []
     for at in range(nodes):
         replicated = mode == "ha"

@@ -111,6 +111,24 @@ def test_what_is_killed_twice_or_unknown_is_said(ledgermq_broker: StartedEmbedde
         ledgermq_broker.start("10.0.0.1:1")
 
 
+@pytest.mark.parametrize(("mode", "nodes", "killed"), [("local", 1, 1), ("ha", 2, 1), ("dledger", 3, 2), ("dledger", 1, 1)])
+def test_a_master_that_cannot_come_is_not_waited_for(mode: str, nodes: int, killed: int) -> None:
+    async def main() -> None:
+        with trio.fail_after(3600):
+            async with open_virtual(seed=1, mode=mode, nodes=nodes) as cluster:
+                first = await cluster.master()
+                for address in sorted(cluster.addresses, key=lambda each: each != first)[:killed]:
+                    await cluster.kill(address)
+
+                with pytest.raises(RuntimeError, match="no broker that runs can become the master"):
+                    await cluster.master()
+
+                await cluster.start(first)
+                assert await cluster.master()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 def test_a_group_on_virtual_time_survives_the_kill_of_its_master() -> None:
     """Each broker has a machine of its own; the same seed gives the same times."""
 
@@ -153,6 +171,8 @@ def test_it_is_ready_in_well_under_half_a_second_of_processor_time(cpu_seconds: 
 
 def test_what_hinders_the_start_is_raised_to_the_caller() -> None:
     with pytest.raises(ValueError, match="mode is one of"), start_embedded(mode="cloud"):
+        pass
+    with pytest.raises(ValueError, match=r"nodes is at least 1 \(got 0\)"), start_embedded(nodes=0):
         pass
 
 
