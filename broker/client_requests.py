@@ -21,7 +21,17 @@ from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..world.clock import Clock
-from .clients import CLUSTERING, CONSUME_FROM_LAST_OFFSET, CONSUME_PASSIVELY, ConsumerGroup, Consumers, Member, Producers
+from ..world.events import get_logger
+from .clients import (
+    CLUSTERING,
+    CONSUME_ACTIVELY,
+    CONSUME_FROM_LAST_OFFSET,
+    CONSUME_PASSIVELY,
+    ConsumerGroup,
+    Consumers,
+    Member,
+    Producers,
+)
 from .groups import GroupTable
 from .live_config import LiveConfig
 from .pull import expression_refusal
@@ -30,10 +40,14 @@ from .role import LiveRole
 from .subscription import TAG, BadExpression, Subscription
 from .topics import TopicTable, retry_topic
 
+log = get_logger(__name__)
+
 GROUPS_PER_HEARTBEAT_MAX = 1024
 """The most groups in one heartbeat; a larger one is refused, because each unknown group is created with its retry topic."""
 CLIENT_ID_CHARACTERS_MAX = 512
 """The longest id of a client; a longer one is refused. RocketMQ's clients make it of address, process and instance name."""
+TOPICS_LOGGED_MAX = 8
+"""The most topics that a warning about one member names, so that a heartbeat with thousands makes no line of megabytes."""
 NOTIFIED_AT_ONCE_MAX = 64
 """The most members that are notified in one turn of the event loop. If a change concerns more members, of one group or of many
 groups together, they are notified in several turns."""
@@ -110,6 +124,10 @@ class ClientRequests:
             try:
                 self._admit(name, topic_sys_flag)
                 member = Member(connection, client_id, language, request.version, now, now_ms)
+                differing = self.consumers.differing(name, member, subscriptions)
+                if differing and settings["consume_type"] != CONSUME_ACTIVELY:
+                    # The group has one position in each queue: what one member filters out, no other member gets.
+                    log.warning("subscriptions_differ", group=name, client_id=client_id, topics=differing[:TOPICS_LOGGED_MAX])
                 if self.consumers.register(name, member, subscriptions, settings):
                     changed.append(name)
             except RequestRefused as error:

@@ -221,6 +221,15 @@ class Consumers:
         self._subscribed += living.subscribed - before
         return changed or came
 
+    def differing(self, group: str, member: Member, subscriptions: Iterable[Subscription]) -> list[str]:
+        """The topics in which a member that joins wants other messages than the members that are there."""
+        living = self.groups.get(group)
+        if living is None or (member.connection, member.client_id) in living.members:
+            return []
+        wanted = {each.topic: each.matched for each in subscriptions}
+        known = {each.topic: each.matched for each in living.subscriptions.values()}
+        return sorted(topic for topic in wanted.keys() | known.keys() if wanted.get(topic) != known.get(topic))
+
     def refresh(self, connection: ServerConnection, client_id: str, now: float, now_ms: int) -> None:
         """Apply a heartbeat that omits the subscriptions."""
         for group in self._memberships.groups(connection):

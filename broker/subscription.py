@@ -51,6 +51,11 @@ class Subscription:
         return SUBSCRIPTION_BYTES + sum(map(getsizeof, (self.tags, codes, *texts))) + CODE_BYTES * len(codes)
 
     @property
+    def matched(self) -> tuple[str, str | frozenset[int] | None]:
+        """What decides which messages the subscription matches; equal for `a || b` and `b||a`."""
+        return self.expression_type, self.codes if self.is_tag else self.expression
+
+    @property
     def is_tag(self) -> bool:
         return self.expression_type == TAG
 

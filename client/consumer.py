@@ -383,7 +383,9 @@ async def open_consumer(
     Args:
         namesrv: `host:port`, several joined by `;`, or a sequence of them.
         group: the consumer group.
-        topics: one topic, several, or a mapping from topics to tag expressions such as `"a || b"` (or to `sql(...)`).
+        topics: one topic, several, or a mapping from topics to tag expressions such as `"a || b"` (or to `sql(...)`). They are
+            the same for all members of a group: it has one position in each queue, so what one member's expression leaves out
+            is passed for all of them. The broker warns of a member that differs (`subscriptions_differ`).
         ack: with `auto` a loop acknowledges a message when it asks for the next one; with `explicit` the application does.
         orderly: hand out one message of a queue at a time, in order; queues are locked for this member.
         model: whether the members of the group share the messages, or each gets all of them. A broadcasting member cannot ask

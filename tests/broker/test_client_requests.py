@@ -14,6 +14,7 @@ from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.testing.logs import capture_logs
 
 from ..turns import counted
 from .desk import Peer, open_desk, until
@@ -80,6 +81,22 @@ async def test_members_are_notified_when_topics_change(tmp_path: Path) -> None:
 
         assert notices(peer) == ["g"]
         assert desk.broker.consumers.groups["g"].subscriptions.keys() == {"T2"}
+
+
+async def test_a_member_that_subscribes_to_something_else_is_warned_of_once(tmp_path: Path) -> None:
+    """What its expression leaves out is passed for the whole group; a pull consumer takes no part in that."""
+    async with open_desk(tmp_path) as desk:
+        first, second, third = desk.peer(), desk.peer(), desk.peer()
+        with capture_logs() as events:
+            first.heartbeat("g", "T1", client_id="c1")
+            first.heartbeat("g", "T1", "T2", client_id="c1")
+            second.heartbeat("g", "T1", client_id="c2")
+            second.heartbeat("g", "T1", client_id="c2")
+            third.heartbeat("g", "T3", client_id="c3", consumeType="CONSUME_ACTIVELY")
+
+        assert [(each["client_id"], each["topics"]) for each in events if each["event"] == "subscriptions_differ"] == [
+            ("c2", ["T2"])
+        ]
 
 
 async def test_the_newest_subscription_of_a_topic_counts(tmp_path: Path) -> None:

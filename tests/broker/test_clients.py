@@ -109,6 +109,31 @@ async def test_the_client_ids_of_a_group_fit_one_answer(monkeypatch: pytest.Monk
     assert len(body) < FRAME_SIZE_MAX - HEADER_SIZE_MAX
 
 
+@pytest.mark.parametrize(
+    ("joining", "topics"),
+    [
+        ({"T": "b||a"}, []),
+        ({"T": "a"}, ["T"]),
+        ({"T": "*"}, ["T"]),
+        ({"T": "a || b", "U": "*"}, ["U"]),
+        ({"U": "*"}, ["T", "U"]),
+    ],
+)
+async def test_a_member_that_wants_other_messages_than_its_group_is_told_apart(
+    joining: dict[str, str], topics: list[str]
+) -> None:
+    """Only when it joins, and by what the expressions match."""
+    consumers, first, second = Consumers(), member(connection_from(1)), member(connection_from(2))
+    wanted = [Subscription.parse(topic, expression) for topic, expression in joining.items()]
+    assert consumers.differing("g", first, wanted) == []
+    consumers.register("g", first, [Subscription.parse("T", "a || b")])
+
+    assert consumers.differing("g", second, wanted) == topics
+
+    consumers.register("g", second, wanted)
+    assert consumers.differing("g", second, [Subscription.parse("T", "c")]) == []
+
+
 async def test_members_come_and_go_in_any_order() -> None:
     """Groups hold exactly the members that a plain set holds, and the end of a connection returns the groups it was in."""
     rng, consumers = random.Random(3), Consumers()
