@@ -84,7 +84,7 @@ class Deletions:
             return 0
         end = self._append(deletion_of(topic, store.next_offsets_of(topic)))
         if self.replicated is not None:
-            self.replicated.deleting([(topic, group) for group in self.offsets.groups_of(topic)])
+            self.replicated.deleting(self.offsets.on_topic(topic), self.offsets.resets.of(topic=topic))
         self._forget_topic(topic)
         return end
 
@@ -97,7 +97,9 @@ class Deletions:
             return
         end = self._append(group_deletion_of(group, offsets=offsets))
         if self.replicated is not None:
-            self.replicated.deleting([(topic, group) for topic in self.offsets.topics_of(group)] if offsets else ())
+            self.replicated.deleting(
+                self.offsets.of_group(group) if offsets else iter(()), self.offsets.resets.of(group=group) if offsets else set()
+            )
         self._forget_group(group, offsets=offsets)
         await self._finish(end, (GROUPS_FILE, OFFSETS_FILE))
 

@@ -15,6 +15,7 @@ from ..message.data_version import DataVersion
 from ..message.numbers import int_of, long_of
 from .entries import TABLE_BYTES_MAX, TableFull
 from .json_values import table_of
+from .offset_table import OffsetTable, Row
 from .resets import PendingResets
 
 _SEPARATOR = "@"
@@ -28,16 +29,14 @@ ENTRY_BYTES = 16
 class ConsumerOffsets:
     """Committed offsets by topic, group and queue."""
 
-    table: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
-    """Offsets by (topic, group) and queue id."""
+    table: OffsetTable = attrs.field(factory=OffsetTable)
     resets: PendingResets = attrs.field(factory=PendingResets)
     """Resets that clients learn from the answers to their pulls."""
-    _groups: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
-    """The groups in `table` by topic; `_topics` holds the topics by group."""
-    _topics: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
     version: DataVersion = attrs.field(factory=DataVersion)
     size: int = 0
     """The estimated size of the table as JSON in bytes; a slave copies all of it in one frame."""
+    _sizes: dict[str, int] = attrs.field(factory=dict[str, int])
+    """The part of each topic in `size`."""
     dirty: dict[tuple[str, str, int], None] | None = None
     """The topic, group and queue of each commit to append to the log; None while this node does not append them."""
     on_dirty: Callable[[], None] = lambda: None
@@ -59,7 +58,7 @@ class ConsumerOffsets:
                 own = self._queues(topic, group)
                 before = len(own)
                 own.update((int_of(queue_id), long_of(offset)) for queue_id, offset in table_of(queues, key).items())
-                self.size += (len(own) - before) * ENTRY_BYTES
+                self._grow(topic, (len(own) - before) * ENTRY_BYTES)
         for key, count in table_of(table_of(stored, "the content").get(LOST_KEY), LOST_KEY).items():
             topic, _, group = key.partition(_SEPARATOR)
             self.lost[topic, group] = long_of(count)
@@ -77,8 +76,7 @@ class ConsumerOffsets:
         """
         moved: dict[str, int] = {}
         for topic in sorted({topic for topic, _ in ends}):
-            for group in sorted(self._groups.get(topic, ())):
-                queues = self.table[topic, group]
+            for group, queues in sorted(self.table.topics.get(topic, {}).items()):
                 for queue_id, offset in queues.items():
                     if offset > (end := ends.get((topic, queue_id), offset)):
                         queues[queue_id] = end
@@ -99,14 +97,15 @@ class ConsumerOffsets:
         An idle group commits the same offsets again and again: they change nothing, and are neither written nor appended to the
         log a second time.
         """
-        queues = self.table.get((topic, group))
+        groups = self.table.topics.get(topic)
+        queues = None if groups is None else groups.get(group)
         if queues is not None and queues.get(queue_id) == offset:
             return
         if queues is None or queue_id not in queues:
             if bounded and self.size >= TABLE_BYTES_MAX:
                 raise TableFull("the table of consumer offsets", self.size, TABLE_BYTES_MAX)
             queues = self._queues(topic, group)
-            self.size += ENTRY_BYTES
+            self._grow(topic, ENTRY_BYTES)
         queues[queue_id] = offset
         self.changes += 1
         self._add_dirty(topic, group, queue_id)
@@ -129,17 +128,19 @@ class ConsumerOffsets:
         """Remove a group's offset on one queue."""
         queues = self.table.get((topic, group), {})
         if queues.pop(queue_id, None) is not None:
-            self.size -= ENTRY_BYTES
+            self._grow(topic, -ENTRY_BYTES)
             self.changes += 1
 
     def _queues(self, topic: str, group: str) -> dict[int, int]:
         queues = self.table.get((topic, group))
         if queues is None:
-            queues = self.table[topic, group] = {}
-            self.size += len(topic) + len(group) + ENTRY_BYTES
-            self._groups.setdefault(topic, set()).add(group)
-            self._topics.setdefault(group, set()).add(topic)
+            queues = self.table.put(topic, group)
+            self._grow(topic, len(topic) + len(group) + ENTRY_BYTES)
         return queues
+
+    def _grow(self, topic: str, size: int) -> None:
+        self.size += size
+        self._sizes[topic] = self._sizes.get(topic, 0) + size
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset; each client must continue there before its pulls and commits count."""
@@ -149,7 +150,8 @@ class ConsumerOffsets:
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """The next offset to consume, None if the group never committed one."""
-        queues = self.table.get((topic, group))
+        groups = self.table.topics.get(topic)
+        queues = None if groups is None else groups.get(group)
         return None if queues is None else queues.get(queue_id)
 
     def of(self, group: str, topic: str) -> dict[int, int]:
@@ -158,15 +160,15 @@ class ConsumerOffsets:
 
     def group_count(self, topic: str) -> int:
         """How many groups have offsets on the topic."""
-        return len(self._groups.get(topic, ()))
+        return len(self.table.topics.get(topic, ()))
 
     def topics_of(self, group: str) -> set[str]:
-        """A copy of the topics on which the group has offsets."""
-        return set(self._topics.get(group, ()))
+        """The topics on which the group has offsets."""
+        return {topic for topic, groups in self.table.topics.items() if group in groups}
 
     def groups_of(self, topic: str) -> set[str]:
         """A copy of the groups that have offsets on the topic."""
-        return set(self._groups.get(topic, ()))
+        return set(self.table.topics.get(topic, ()))
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Give one group the offsets of another on a topic."""
@@ -175,7 +177,7 @@ class ConsumerOffsets:
             if self.size + len(queues) * ENTRY_BYTES > TABLE_BYTES_MAX:
                 raise TableFull("the table of consumer offsets", self.size, TABLE_BYTES_MAX)
             own = self._queues(topic, target)
-            self.size += (len(queues) - len(own)) * ENTRY_BYTES
+            self._grow(topic, (len(queues) - len(own)) * ENTRY_BYTES)
             if self.dirty is not None:
                 self.dirty.update({(topic, target, queue_id): None for queue_id in (*queues, *own)})
                 self.on_dirty()
@@ -185,31 +187,44 @@ class ConsumerOffsets:
 
     def clear(self) -> None:
         """Remove all offsets."""
-        for table in (self.table, self._groups, self._topics):
-            table.clear()
+        self.table.topics.clear()
+        self._sizes.clear()
         self.resets.take_all()
         self.size = 0
         self.changes += 1
 
+    def on_topic(self, topic: str) -> Iterator[Row]:
+        """The offsets of all groups on a topic; read them before, or behind `forget_topic`, which does not change them."""
+        return ((topic, group, queues) for group, queues in self.table.topics.get(topic, {}).items())
+
+    def of_group(self, group: str) -> Iterator[Row]:
+        """All offsets of a group; read them before, or behind `forget_group`, which does not change them."""
+        own = {topic: groups[group] for topic, groups in self.table.topics.items() if group in groups}
+        return ((topic, group, queues) for topic, queues in own.items())
+
     def forget_topic(self, topic: str) -> None:
-        for group in self.groups_of(topic):
-            self._forget(topic, group)
-        self.changes += 1
+        self.table.topics.pop(topic, None)
+        self.size -= self._sizes.pop(topic, 0)
+        self.resets.forget(topic=topic)
+        self._forget_lost([key for key in self.lost if key[0] == topic])
 
     def forget_group(self, group: str) -> None:
+        topics, sizes = self.table.topics, self._sizes
         for topic in self.topics_of(group):
-            self._forget(topic, group)
-        self.changes += 1
+            groups = topics[topic]
+            size = len(topic) + len(group) + (1 + len(groups.pop(group))) * ENTRY_BYTES
+            self.size -= size
+            if groups:
+                sizes[topic] -= size
+            else:
+                del topics[topic], sizes[topic]
+        self.resets.forget(group=group)
+        self._forget_lost([key for key in self.lost if key[1] == group])
 
-    def _forget(self, topic: str, group: str) -> None:
-        queues = self.table.pop((topic, group))
-        self.size -= len(topic) + len(group) + (1 + len(queues)) * ENTRY_BYTES
-        self.resets.forget(group, topic)
-        self.lost.pop((topic, group), None)
-        for index, key, member in ((self._groups, topic, group), (self._topics, group, topic)):
-            index[key].discard(member)
-            if not index[key]:
-                del index[key]
+    def _forget_lost(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            del self.lost[key]
+        self.changes += 1
 
     def to_json(self) -> dict[str, Any]:
         """The content of `consumerOffset.json`. It refers to the tables themselves, so encode it before they change."""

@@ -43,6 +43,7 @@ from .delay import DelayDelivery
 from .derived_tables import DerivedTables, Forbidden, changed_names
 from .groups import GroupConfig, GroupTable
 from .locks import LeaseKey, QueueLocks
+from .offset_table import Row
 from .offsets import ConsumerOffsets
 from .persistence import GROUPS_FILE, LOCKS_FILE, OFFSETS_FILE, TOPICS_FILE
 from .role import LiveRole
@@ -60,8 +61,10 @@ STATE_SECONDS_MAX = 5.0
 CARRIED_NAMES_MAX = 10_000
 """The most names of topics and groups together in a `TABLES_CARRIED` event; if there are more, it names none."""
 
-_Commit = tuple[str, str, int, int, bool]
-"""Topic, group, queue id, offset, and whether clients have to follow a reset to it."""
+OffsetKey = tuple[str, str, int]
+"""Topic, group and queue id."""
+_Removed = tuple[Iterator[Row], set[OffsetKey]]
+"""Commits, and the resets that clients had to follow."""
 _Entry = TypeVar("_Entry")
 
 
@@ -122,8 +125,8 @@ class ReplicatedTables:
     """The value of `DelayDelivery.changes` when the positions were last appended."""
     _delivered: Mapping[str, int] = attrs.field(factory=dict[str, int])
     """The positions of delayed messages in the derived part of the log; later deliveries may be truncated."""
-    _deleted: deque[list[_Commit]] = attrs.field(factory=deque[list[_Commit]])
-    """On the leader, the commits that each deletion has removed whose event is not derived yet, in the order of the log."""
+    _deleted: deque[_Removed] = attrs.field(factory=deque[_Removed])
+    """On the leader, what each deletion has removed whose event is not derived yet, in the order of the log."""
 
     _leases: dict[LeaseKey, None] = attrs.field(factory=dict[LeaseKey, None])
     """The leases that this node will append when it begins to lead."""
@@ -175,10 +178,11 @@ class ReplicatedTables:
         self.offsets.dirty = self.locks.dirty = None
         self._resets = self.offsets.resets.take_all()
         while self._deleted:  # the oldest last, which counts
-            for topic, group, queue_id, offset, is_reset in self._deleted.pop():
-                self.offsets.commit(group, topic, queue_id, offset, bounded=False)
-                if is_reset:
-                    self._resets.add((topic, group, queue_id))
+            removed, resets = self._deleted.pop()
+            for topic, group, queues in removed:
+                for queue_id, offset in queues.items():
+                    self.offsets.commit(group, topic, queue_id, offset, bounded=False)
+            self._resets |= resets
         self._unlogged_topics.clear()
         self._refusal = ""
         # Deliveries since then may be truncated, and would not be repeated from the newer positions.
@@ -328,22 +332,16 @@ class ReplicatedTables:
             except NotWritable as error:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
-    def deleting(self, keys: Iterable[tuple[str, str]]) -> None:
+    def deleting(self, removed: Iterator[Row], resets: set[OffsetKey]) -> None:
         """Keep the commits that a deletion removes until its event is derived, because that may be truncated instead.
 
         Called once for each event of a deletion that this node has appended, before the commits are removed.
 
         Args:
-            keys: the topic and group of each commit to be removed.
+            removed: the commits to be removed; they are read if the deletion is undone.
+            resets: those of their queues that clients have to follow.
         """
-        offsets = self.offsets
-        self._deleted.append(
-            [
-                (topic, group, queue_id, offset, offsets.resets.holds(group, topic, queue_id))
-                for topic, group in keys
-                for queue_id, offset in offsets.of(group, topic).items()
-            ]
-        )
+        self._deleted.append((removed, resets))
 
     def _topics_changed(self, names: list[str]) -> None:
         if self.role.takes_puts:

@@ -89,7 +89,7 @@ class SlavesTables:
     def take_delay_offsets(self, stored: Mapping[str, Any]) -> None:
         self.delay.load(stored)
 
-    def consumer_offsets(self) -> Offsets:
+    def consumer_offsets(self) -> Mapping[tuple[str, str], dict[int, int]]:
         return self.offsets.table
 
     def put_consumer_offsets(self, offsets: Offsets) -> None:

@@ -74,9 +74,18 @@ class PendingResets:
         self._queues.clear()
         return taken
 
-    def forget(self, group: str, topic: str) -> None:
-        """Forget the resets of a group on a topic."""
-        self._queues.pop((topic, group), None)
+    def of(self, *, topic: str | None = None, group: str | None = None) -> set[tuple[str, str, int]]:
+        """The topic, group and queue id of each reset on a topic, or of a group."""
+        keys = self._keys(topic, group)
+        return {(*key, queue_id) for key in keys for queue_id in self._queues[key]}
+
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Forget the resets on a topic, or of a group."""
+        for key in self._keys(topic, group):
+            del self._queues[key]
+
+    def _keys(self, topic: str | None, group: str | None) -> list[tuple[str, str]]:
+        return [key for key in self._queues if key[0] == topic or key[1] == group]
 
     def expire(self, now: float) -> None:
         """Forget the resets whose time is over."""

@@ -73,7 +73,7 @@ class SlaveTables(Protocol):
         """Replace the positions of the delay levels."""
         ...
 
-    def consumer_offsets(self) -> Offsets:
+    def consumer_offsets(self) -> Mapping[tuple[str, str], dict[int, int]]:
         """Return the current consumer offsets."""
         ...
 
@@ -98,7 +98,9 @@ class OffsetMerge:
     """Whether the master's whole table was merged once. Before that no offset counts as a commit, because our file may be
     older than a reset at the master."""
 
-    def merge(self, own: Offsets, masters: Offsets, keys: Iterable[tuple[str, str]]) -> tuple[Offsets, Offsets]:
+    def merge(
+        self, own: Mapping[tuple[str, str], dict[int, int]], masters: Offsets, keys: Iterable[tuple[str, str]]
+    ) -> tuple[Offsets, Offsets]:
         """Compare these keys of the tables; returns the offsets to overwrite here, and those to send to the master."""
         put: Offsets = {}
         push: Offsets = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -81,6 +82,20 @@ def test_forgetting_leaves_the_others_alone() -> None:
     offsets.forget_group("g1")
 
     assert offsets.table == {}
+
+
+def test_a_topic_is_forgotten_in_far_less_time_than_its_groups_have_committed_in() -> None:
+    """A turn of the event loop has room for it, however many groups there are."""
+    offsets = ConsumerOffsets()
+    began = time.process_time()
+    for number in range(100_000):
+        offsets.commit(f"g{number}", "T", 0, 5)
+    filled = time.process_time()
+
+    offsets.forget_topic("T")
+
+    assert time.process_time() - filled < (filled - began) / 4
+    assert (offsets.size, len(offsets.table)) == (0, 0)
 
 
 def test_the_file_is_read_back_bare_keys_included() -> None:

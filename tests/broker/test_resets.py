@@ -53,7 +53,7 @@ def test_what_was_never_reset_is_not_remembered() -> None:
     resets = PendingResets()
 
     resets.follow(*RESET, A, 0.0)
-    resets.forget("g", "T")
+    resets.forget(topic="T")
 
     assert not resets
 
