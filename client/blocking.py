@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from functools import partial, wraps
 from math import inf
 from typing import Any, ParamSpec, TypeVar
@@ -21,8 +21,8 @@ import attrs
 from ..message.message import Message, MessageQueue
 from ..world.threads import opened_in_thread
 from . import admin, consumer, producer, pull
-from .arguments import INT_MAX, check_integer, check_timeout
-from .errors import ClientError, Stopped
+from .arguments import INT_MAX, check_integer, check_seconds, check_timeout
+from .errors import ClientError, Closed, InvalidArgument, Stopped
 from .hosted import (
     MESSAGES_PER_TAKE,
     Host,
@@ -34,6 +34,7 @@ from .hosted import (
 )
 from .received import ReceivedMessage, RecordView
 from .sending import SendResult
+from .stopping import STOP_SECONDS, signals_call
 from .transmit import QueueSelector
 
 P = ParamSpec("P")
@@ -202,6 +203,62 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer]]):
         messages = self.get_many(messages_max, timeout_seconds)
         with self.finishing([message.received for message in messages]):
             yield messages
+
+    def run(
+        self, handler: Callable[[BlockingMessage], object], *, concurrency: int = 1, stop_seconds: float = STOP_SECONDS
+    ) -> None:
+        """Call `handler` with every message, in `concurrency` threads, until SIGTERM or Ctrl-C, or until `stop`.
+
+        A message is acknowledged when the handler returns and retried when it raises. After a signal, handlers finish what
+        they have. Those that need more than `stop_seconds`, or that are still at work at a second signal, are not waited for:
+        their threads go on, and their messages come again.
+
+        Raises:
+            Closed: the consumer was closed in the meantime.
+            ValueError: the caller is not the main thread, which alone receives signals.
+        """
+        if not callable(handler):
+            raise InvalidArgument(f"handler must be a function that takes a message (got {handler!r})")
+        check_integer("concurrency", concurrency, 1, INT_MAX)
+        check_seconds("stop_seconds", stop_seconds)
+        over, working = threading.Event(), [None] * concurrency
+        timer = threading.Timer(stop_seconds, over.set)
+        timer.daemon = True
+
+        def signalled() -> None:
+            if timer.ident is not None:
+                over.set()
+                return
+            timer.start()
+            self.stop()
+
+        def work() -> None:
+            try:
+                self._handle_all(handler)
+            finally:
+                working.pop()
+                if not working:
+                    over.set()
+
+        with signals_call(signalled):
+            for number in range(concurrency):
+                threading.Thread(target=work, name=f"ledgermq-handler-{number}", daemon=True).start()
+            over.wait()
+        timer.cancel()
+        if not self.stopped:
+            raise Closed("the consumer was closed")
+
+    def _handle_all(self, handler: Callable[[BlockingMessage], object]) -> None:
+        with suppress(Closed):
+            for message in BlockingIteration(self, False):
+                try:
+                    handler(message)
+                except Exception as error:  # noqa: BLE001 - handlers are the application's
+                    consumer.message_failed(message, error)
+                    if message.in_hand:  # otherwise the handler has acknowledged or retried it itself
+                        message.retry()
+                else:
+                    self.host.soon(message.received.settle)
 
     def _receive(self, messages_max: int, timeout_seconds: float | None) -> list[ReceivedMessage]:
         return self.fetched_before(messages_max) or self._take(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from inspect import isawaitable
 from math import inf
 
@@ -26,6 +27,7 @@ from .arguments import (
     check_function,
     check_group,
     check_integer,
+    check_seconds,
     check_text,
     check_timeout,
 )
@@ -47,6 +49,7 @@ from .received import ReceivedMessage, RecordView, give_back_unfinished
 from .redelivery import Redelivery
 from .send_back import SendBack
 from .session import CALL_SECONDS, Session, open_session
+from .stopping import STOP_SECONDS, run_until_signal
 from .subscription import TAG_EXPRESSION, ConsumeFrom, Member, MessageModel, ReadFrom, Subscription, subscriptions_of_member
 
 log = get_logger(__name__)
@@ -184,6 +187,18 @@ class Consumer:
         if self._closed:
             raise Closed("the consumer was closed")
 
+    async def run(self, handler: MessageHandler, *, concurrency: int = 1, stop_seconds: float = STOP_SECONDS) -> None:
+        """Run `process` in `concurrency` tasks until SIGTERM or Ctrl-C, and then until they have ended.
+
+        Handlers finish what they have, and the end of the consumer's block commits it. Those that need more than `stop_seconds`
+        after the signal, or that are still at work at a second signal, are cancelled, and their messages come again.
+
+        Raises: as `process`; also `RuntimeError` in any thread but the main one, which alone receives signals.
+        """
+        check_integer("concurrency", concurrency, 1, INT_MAX)
+        check_seconds("stop_seconds", stop_seconds)
+        await run_until_signal(self, partial(self.process, handler, tasks=concurrency), stop_seconds)
+
     def stop(self) -> None:
         """Hand out no more messages: loops and `process` end when they have finished what they have.
 
@@ -288,7 +303,7 @@ class Consumer:
         session.handlers.update(PeerRequests(self).handlers())
         self._keeper.on_left = self._membership.want_rebalance
 
-    async def run(self) -> None:
+    async def begin(self) -> None:
         """Start reading; returns when the first share of queues is being read."""
         session = self._session
         for topic in self.subscriptions:
@@ -478,7 +493,7 @@ async def _joined(
             consumer = Consumer(group, options, subscriptions, session, nursery, line, keeper, membership)
             consumer.join()
             try:
-                await consumer.run()
+                await consumer.begin()
                 yield consumer
             finally:
                 line.close()  # from here on no task is started, because the nursery is about to be closed

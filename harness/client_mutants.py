@@ -228,7 +228,7 @@ WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ..
     (
         "acknowledge what an interrupted thread never saw",
         blocking,
-        "_put_back",
+        "put_back",
         _acknowledge_what_an_interrupted_thread_never_saw,
         ("blocking",),
     ),

@@ -21,12 +21,22 @@ import attrs
 
 from ...message.message import Message, MessageQueue
 from .. import admin, consumer, producer, pull
-from ..arguments import INT_MAX, check_integer, check_message, check_queue, check_seconds, check_text, check_timeout
+from ..arguments import (
+    INT_MAX,
+    check_integer,
+    check_message,
+    check_queue,
+    check_seconds,
+    check_several,
+    check_text,
+    check_timeout,
+)
 from ..consumer import message_failed
 from ..errors import ClientError, Closed, InvalidArgument, Stopped
 from ..hosted import MESSAGES_PER_TAKE, Client, HostedConsumer, HostedIteration, HostedMessage, put_back
 from ..received import ReceivedMessage, RecordView
 from ..sending import SendResult
+from ..stopping import STOP_SECONDS, signals_call
 from ..transmit import QueueSelector
 from .host import AioHost, Opening
 from .sends import Sends
@@ -110,7 +120,7 @@ class AioProducer:
         timeout_seconds: float | None = None,
     ) -> list[SendResult | ClientError]:
         """Send many messages, and return the result or the error of each; see `Producer.send_many`."""
-        several = list(messages)
+        several = check_several(messages)
         if callable(key):
             keys = iter([key(message) for message in several])  # a function of the application runs in its own thread
             key = lambda _: next(keys)  # noqa: E731
@@ -232,6 +242,36 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
                 group.create_task(self._work(iteration, handler))
         if not self.stopped:
             raise Closed("the consumer was closed")
+
+    async def run(self, handler: AioHandler, *, concurrency: int = 1, stop_seconds: float = STOP_SECONDS) -> None:
+        """Run `process` in `concurrency` tasks until SIGTERM or Ctrl-C, and then until they have ended.
+
+        The rest is as in `Consumer.run`. In a program whose server handles signals, such as uvicorn, use `process` and `stop`.
+
+        Raises: as `process`; also `ValueError` in any thread but the main one, which alone receives signals.
+        """
+        check_integer("concurrency", concurrency, 1, INT_MAX)
+        check_seconds("stop_seconds", stop_seconds)
+        event_loop = asyncio.get_running_loop()
+
+        def signalled() -> None:
+            if self.stopped:
+                work.cancel()
+            with suppress(Closed):
+                self.stop()
+            timers.append(event_loop.call_later(stop_seconds, work.cancel))
+
+        timers: list[asyncio.TimerHandle] = []
+        with signals_call(lambda: event_loop.call_soon_threadsafe(signalled)):
+            work = asyncio.ensure_future(self.process(handler, tasks=concurrency))
+            try:
+                await work
+            except asyncio.CancelledError as error:
+                if not timers or not _is_failure(error):  # the caller was cancelled, and not the work alone
+                    raise
+            finally:
+                for timer in timers:
+                    timer.cancel()
 
     async def _work(self, iteration: AioIteration, handler: AioHandler) -> None:
         while True:

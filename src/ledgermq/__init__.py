@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from .client.received import ReceivedMessage as ReceivedMessage
     from .client.sending import SendResult as SendResult
     from .client.sending import SendStatus as SendStatus
-    from .client.stopping import run_until_signal as run_until_signal
     from .client.subscription import ConsumeFrom as ConsumeFrom
     from .client.subscription import MessageModel as MessageModel
     from .client.subscription import ReadFrom as ReadFrom
@@ -133,7 +132,6 @@ _HOMES = {
     "open_consumer": "client.consumer",
     "open_producer": "client.producer",
     "open_pull_consumer": "client.pull",
-    "run_until_signal": "client.stopping",
     "sql": "client.subscription",
     "start_broker": "broker.broker",
 }

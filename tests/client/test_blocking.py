@@ -346,6 +346,41 @@ print(producer.send(Message("u", b"")).status.name)
     assert lag(cluster, "g") == 0
 
 
+@pytest.mark.parametrize("ending", ["handlers end", "time limit", "second signal"])
+def test_a_signal_ends_a_service(cluster: Embedded, ending: str) -> None:
+    """Handlers finish what they have; those that take too long are not waited for, and their messages come again."""
+    fill(cluster, 200)
+    printed = run_program(
+        cluster,
+        f"""
+ending, begun, done, failed = {ending!r}, [], [], []
+before = signal.getsignal(signal.SIGTERM)
+
+def handle(message):
+    number = int(message.body)
+    begun.append(number)
+    if number == 3 and not failed:
+        failed.append(number)
+        raise ValueError("scripted")
+    if len(begun) == 20:
+        os.kill(os.getpid(), signal.SIGTERM)
+        if ending == "second signal":
+            while not consumer.stopped:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1 if ending == "handlers end" else 50)
+    time.sleep(0.01)
+    done.append(number)
+
+with blocking.open_consumer(NAMESRV, "g", "t", consume_from=FIRST) as consumer:
+    consumer.run(handle, concurrency=4, stop_seconds=0.2 if ending == "time limit" else 30)
+    print(20 <= len(begun) < 40, len(begun) - len(done) - len(failed), signal.getsignal(signal.SIGTERM) is before)
+    consumer.commit()
+""",
+    )
+    assert printed == f"True {int(ending != 'handlers end')} True\n"
+
+
 def test_a_forked_child_is_refused(cluster: Embedded) -> None:
     """By name, at once, for every use; the parent's client is not touched by the child's end."""
     printed = run_program(

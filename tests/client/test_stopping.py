@@ -10,7 +10,6 @@ from trio.testing import MockClock
 
 from ledgermq.client.errors import Stopped
 from ledgermq.client.received import ReceivedMessage
-from ledgermq.client.stopping import run_until_signal
 
 from .fake_cluster import until
 from .test_delivery import consuming, filled, number
@@ -35,7 +34,7 @@ async def test_nothing_that_was_handled_comes_again_after_a_signal(autojump_cloc
                 signal.raise_signal(which)
 
             nursery.start_soon(stop)
-            await run_until_signal(consumer, handle, tasks=8)
+            await consumer.run(handle, concurrency=8)
 
         assert 100 <= len(handled) == len(begun) < 150
         assert broker.offsets["g", "t", 0] == len(handled)
@@ -52,7 +51,7 @@ async def test_a_handler_that_does_not_end_is_cancelled(autojump_clock: MockCloc
 
         began = trio.current_time()
         async with consuming(cluster) as consumer:
-            await run_until_signal(consumer, handle, stop_seconds=7)
+            await consumer.run(handle, stop_seconds=7)
 
         assert trio.current_time() - began == pytest.approx(7, abs=0.5)
         assert broker.offsets["g", "t", 0] == 1
@@ -70,7 +69,7 @@ async def test_a_second_signal_ends_at_once(autojump_clock: MockClock) -> None:
 
         began = trio.current_time()
         async with consuming(cluster) as consumer:
-            await run_until_signal(consumer, handle)
+            await consumer.run(handle)
         assert trio.current_time() - began < 3
 
 

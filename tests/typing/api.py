@@ -70,6 +70,7 @@ async def consume() -> None:
             print(message.body)  # noqa: T201
 
         await consumer.process(handle, tasks=4)
+        await consumer.run(handle, concurrency=4, stop_seconds=10)
 
 
 async def pull() -> None:
@@ -101,6 +102,7 @@ async def in_asyncio() -> None:
         assert_type(await consumer.get_one(timeout_seconds=1), aio.AioMessage | None)
         async with consumer.take(100) as messages:
             assert_type(messages, list[aio.AioMessage])
+        await consumer.run(lambda message: message.ack(), concurrency=4, stop_seconds=10)
     async with aio.open_pull_consumer("localhost:9876", "billing") as pulling:
         assert_type(await pulling.queues("orders"), list[MessageQueue])
         assert_type(await pulling.committed(pulling.assignment()[0]), int | None)
@@ -117,6 +119,7 @@ def from_threads() -> None:
         for message in consumer:
             assert_type(message, blocking.BlockingMessage)
             message.ack()
+        consumer.run(lambda message: message.retry(), concurrency=4, stop_seconds=10)
     with blocking.open_admin("localhost:9876", tls=True) as admin:
         assert_type(admin.call(lambda each: each.topics()), list[str])
     assert_type(ledgermq.Message("orders", b"42"), Message)

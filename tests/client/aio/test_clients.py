@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import signal
 import socket
 import subprocess
 import sys
@@ -69,16 +70,17 @@ def producer_of(cluster: Embedded) -> AbstractAsyncContextManager[aio.AioProduce
     return aio.open_producer(cluster.namesrv, send_timeout_seconds=PATIENCE_SECONDS)
 
 
-async def lag(cluster: Embedded, group: str, topic: str) -> int:
+async def lag(cluster: Embedded, topic: str) -> int:
+    """How much of a topic its group has not committed; each test has a group of its own, because retries come late."""
     async with aio.open_admin(cluster.namesrv) as admin:
-        return sum(position.lag for position in (await admin.group_stats(group, topic)).values())
+        return sum(position.lag for position in (await admin.group_stats(topic, topic)).values())
 
 
 def test_every_method_of_the_trio_clients_is_there() -> None:
     """With the same parameters; what only the trio client's own parts call is not."""
     internal = {
         "targets_changed", "close", "many_sends", "options", "group",  # of a producer
-        "receive", "take_now", "give_back_soon", "members_changed", "reset", "consume_directly", "join", "run", "sources",
+        "receive", "take_now", "give_back_soon", "members_changed", "reset", "consume_directly", "join", "begin", "sources",
         "properties", "subscriptions",  # of a consumer
         "unpoll", "is_read_to",  # of a pull consumer
     }  # fmt: skip
@@ -115,7 +117,7 @@ def test_what_is_sent_is_received(cluster: Embedded, run: Callable[[Main], None]
             queues: tuple[MessageQueue, ...] = await producer.queues(topic)
             await producer.send(Message(topic, b"402"), selector=lambda _, message: queues[len(message.body)])
         seen: list[int] = []
-        async with aio.open_consumer(cluster.namesrv, "g", topic, consume_from=FIRST) as consumer:
+        async with aio.open_consumer(cluster.namesrv, topic, topic, consume_from=FIRST) as consumer:
             async for message in consumer:
                 seen.append(int(message.body))
                 if len(seen) == 200:
@@ -128,7 +130,7 @@ def test_what_is_sent_is_received(cluster: Embedded, run: Callable[[Main], None]
                     seen.append(int(message.body))
                     await message.ack()
         assert sorted(seen) == list(range(403))
-        assert await lag(cluster, "g", topic) == 0
+        assert await lag(cluster, topic) == 0
 
     run(main)
 
@@ -181,7 +183,7 @@ def test_a_cancelled_call_takes_no_message(cluster: Embedded, run: Callable[[Mai
     async def main() -> None:
         async with (
             producer_of(cluster) as producer,
-            aio.open_consumer(cluster.namesrv, "g", topic, consume_from=FIRST) as consumer,
+            aio.open_consumer(cluster.namesrv, topic, topic, consume_from=FIRST) as consumer,
         ):
             for number in range(40):
                 waiting = asyncio.create_task(consumer.get_one())
@@ -210,7 +212,7 @@ def test_tasks_share_what_one_of_them_fetches(cluster: Embedded, topic: str, run
         seen: set[int] = set()
         async with (
             producer_of(cluster) as producer,
-            aio.open_consumer(cluster.namesrv, "g", topic, consume_from=FIRST) as consumer,
+            aio.open_consumer(cluster.namesrv, topic, topic, consume_from=FIRST) as consumer,
         ):
             enough = asyncio.Event()
 
@@ -242,7 +244,7 @@ def test_a_program_that_blocks_its_loop_is_served_meanwhile(cluster: Embedded, t
     """The client's thread fetches what others send, while no task of asyncio runs."""
 
     async def main() -> None:
-        async with aio.open_consumer(cluster.namesrv, "g", topic, consume_from=FIRST, orderly=True) as consumer:
+        async with aio.open_consumer(cluster.namesrv, topic, topic, consume_from=FIRST, orderly=True) as consumer:
             with blocking.open_producer(cluster.namesrv, send_timeout_seconds=PATIENCE_SECONDS) as producer:
                 producer.send(Message(topic, b"x"))
             sources = consumer.host.client.sources
@@ -262,7 +264,7 @@ def test_a_handler_fails_alone(cluster: Embedded, topic: str, run: Callable[[Mai
         seen: set[int] = set()
         async with (
             producer_of(cluster) as producer,
-            aio.open_consumer(cluster.namesrv, "g", topic, consume_from=FIRST) as consumer,
+            aio.open_consumer(cluster.namesrv, topic, topic, consume_from=FIRST) as consumer,
         ):
             await producer.send_many([Message(topic, b"%d" % number) for number in range(20)])
 
@@ -286,6 +288,48 @@ def test_a_handler_fails_alone(cluster: Embedded, topic: str, run: Callable[[Mai
     run(main)
 
 
+@pytest.mark.parametrize("ending", ["handlers end", "time limit", "second signal", "cancelled"])
+def test_a_signal_ends_a_service(cluster: Embedded, topic: str, run: Callable[[Main], None], ending: str) -> None:
+    """Handlers finish what they have, unless they take too long; what the program does at signals otherwise is as before."""
+
+    async def main() -> None:
+        before = [signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGINT)]
+        begun, done = 0, 0
+        service: list[asyncio.Task[None]] = []
+        async with (
+            producer_of(cluster) as producer,
+            aio.open_consumer(cluster.namesrv, topic, topic, consume_from=FIRST) as consumer,
+        ):
+            await producer.send_many([Message(topic, b"%d" % number) for number in range(50)])
+
+            async def handle(_: aio.AioMessage) -> None:
+                nonlocal begun, done
+                begun += 1
+                if begun == 10:
+                    signal.raise_signal(signal.SIGTERM)
+                    await asyncio.sleep(0.1)
+                    if ending == "second signal":
+                        signal.raise_signal(signal.SIGINT)
+                    if ending == "cancelled":
+                        service[0].cancel()
+                    if ending != "handlers end":
+                        await asyncio.sleep(PATIENCE_SECONDS)
+                await asyncio.sleep(0.01)
+                done += 1
+
+            stop_seconds = 0.2 if ending == "time limit" else 30
+            service.append(asyncio.create_task(consumer.run(handle, concurrency=4, stop_seconds=stop_seconds)))
+            outcome = (await asyncio.gather(*service, return_exceptions=True))[0]
+            await consumer.commit()
+            assert consumer.stopped
+        assert isinstance(outcome, asyncio.CancelledError) == (ending == "cancelled")
+        assert done == begun - (ending != "handlers end")
+        assert begun < 20
+        assert [signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGINT)] == before
+
+    run(main)
+
+
 def test_context_variables_are_those_of_the_caller(cluster: Embedded, topic: str) -> None:
     """In handlers, keys and selectors."""
 
@@ -303,7 +347,7 @@ def test_context_variables_are_those_of_the_caller(cluster: Embedded, topic: str
 
         async with (
             producer_of(cluster) as producer,
-            aio.open_consumer(cluster.namesrv, "g", topic, consume_from=FIRST) as consumer,
+            aio.open_consumer(cluster.namesrv, topic, topic, consume_from=FIRST) as consumer,
         ):
             await producer.send(Message(topic, b"a"), selector=selector)
             await producer.send_many([Message(topic, b"b")], key=key)
@@ -323,7 +367,7 @@ def test_a_pull_consumer_reads_and_is_cancelled(cluster: Embedded, topic: str, r
     """What a cancelled poll would have returned is returned by the next one."""
 
     async def main() -> None:
-        async with producer_of(cluster) as producer, aio.open_pull_consumer(cluster.namesrv, "g") as consumer:
+        async with producer_of(cluster) as producer, aio.open_pull_consumer(cluster.namesrv, topic) as consumer:
             queue = (await producer.send(Message(topic, b"0"))).queue
             await consumer.assign([queue])
             assert [message.body for message in await consumer.poll()] == [b"0"]
@@ -384,7 +428,7 @@ def test_misuse_is_named(cluster: Embedded, topic: str) -> None:
     async def in_two_loops() -> None:
         async with (
             producer_of(cluster) as producer,
-            aio.open_consumer(cluster.namesrv, "g", topic, consume_from=FIRST) as consumer,
+            aio.open_consumer(cluster.namesrv, topic, topic, consume_from=FIRST) as consumer,
         ):
             for use in (
                 lambda: producer.send(Message(topic, b"")),
@@ -404,7 +448,7 @@ def test_every_wait_raises_when_the_client_closes(cluster: Embedded, topic: str,
     """A task that waits for messages, and one that comes later."""
 
     async def main() -> None:
-        async with aio.open_consumer(cluster.namesrv, "g", topic) as consumer:
+        async with aio.open_consumer(cluster.namesrv, topic, topic) as consumer:
             waiting = [asyncio.create_task(consumer.get_one()), asyncio.create_task(anext(aiter(consumer)))]
             await asyncio.sleep(0.1)
         for task in waiting:
@@ -458,7 +502,7 @@ def test_opening_can_be_cancelled(topic: str) -> None:
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1), aio.open_consumer(f"127.0.0.1:{silent.getsockname()[1]}", "g", topic):
+            async with asyncio.timeout(0.1), aio.open_consumer(f"127.0.0.1:{silent.getsockname()[1]}", topic, topic):
                 raise AssertionError("it was opened")
 
     asyncio.run(limited(main()))
@@ -493,7 +537,7 @@ def test_ctrl_c_closes_in_order(cluster: Embedded, topic: str) -> None:
         cluster,
         f"""
 async def main():
-    async with patient_producer() as producer, aio.open_consumer(NAMESRV, "g", {topic!r}, consume_from=FIRST) as consumer:
+    async with patient_producer() as producer, aio.open_consumer(NAMESRV, {topic!r}, {topic!r}, consume_from=FIRST) as consumer:
         await producer.send(Message({topic!r}, b"x"))
         message = await consumer.get_one()
         await message.ack()
@@ -506,7 +550,7 @@ except KeyboardInterrupt:
 """,
     )
     assert printed == "interrupted 1\n"
-    assert asyncio.run(lag(cluster, "g", topic)) == 0
+    assert asyncio.run(lag(cluster, topic)) == 0
 
 
 def test_a_forked_child_is_refused(cluster: Embedded, topic: str) -> None:
@@ -515,7 +559,7 @@ def test_a_forked_child_is_refused(cluster: Embedded, topic: str) -> None:
         cluster,
         f"""
 async def main():
-    async with patient_producer() as producer, aio.open_consumer(NAMESRV, "g", {topic!r}, consume_from=FIRST) as consumer:
+    async with patient_producer() as producer, aio.open_consumer(NAMESRV, {topic!r}, {topic!r}, consume_from=FIRST) as consumer:
         await producer.send(Message({topic!r}, b"x"))
         message = await consumer.get_one(10)
         child = os.fork()
