@@ -3,9 +3,11 @@
 Columns are the brokers; each figure is given once for our client and once for Apache's. Our producer has many sends in
 flight on one connection of one process, Apache's has 64 threads. Apache's consumer has 20 threads, ours is one
 `async for`. Memory is the client's private pages: the largest sample, and the growth over the second half.
+`--role asyncio` compares our clients for asyncio and for trio: lone sends, and 2,000 at once, each in turn.
 """
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -18,21 +20,53 @@ from servers import QUEUES, TOPIC, Cluster, Side, ours_env
 
 from harness import CpuMeter, Options, Report, Values, await_growth, others_stopped, started, take_turns, warm_up
 
+ASYNCIO_IN_FLIGHT = 2000
+START_SECONDS = 60
+"""How long a process may need beside its sends."""
+
 _WORKER = Path(__file__).resolve().parent / "client_load.py"
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--in-flight", type=int, default=256, help="sends of our producer that wait for answers at once")
     parser.add_argument("--messages", type=int, default=1_000_000, help="backlog of the consumers (default 1,000,000)")
-    parser.add_argument("--role", choices=["producer", "consumer", "both"], default="both", help="what to measure")
+    parser.add_argument("--role", choices=["producer", "consumer", "both", "asyncio"], default="both", help="what to measure")
 
 
 def main() -> None:
     options, found = Options.parse(__doc__ or "", seconds=12, warmup=20, extend=_extend)
+    if found.role == "asyncio":
+        _compare_loops(options)
     if found.role in ("producer", "both"):
         _compare_producers(options, found.in_flight)
     if found.role in ("consumer", "both"):
         _compare_consumers(options, found.messages)
+
+
+def _compare_loops(options: Options) -> None:
+    report = Report(f"sends: our client for asyncio and for trio, {ASYNCIO_IN_FLIGHT:,} in flight", options.json_path)
+
+    def sends(cluster: Cluster, loop: str) -> dict[str, float]:
+        arguments = ["--in-flight", str(ASYNCIO_IN_FLIGHT), "--seconds", str(options.seconds)]
+        process = _start_own(cluster, f"send-{loop}", "bench_producer", *arguments)
+        process.popen.wait(options.seconds + START_SECONDS)
+        values: dict[str, float] = json.loads(process.output().splitlines()[-1])
+        return values
+
+    with started(("ours",)) as clusters:
+        warm_up(clusters, options.warmup)
+        for _ in range(options.runs):
+            trio, asyncio = (sends(clusters["ours"], loop) for loop in ("trio", "asyncio"))
+            report.add(
+                "ours",
+                {
+                    **{f"trio {name}": value for name, value in trio.items()},
+                    **{f"asyncio {name}": value for name, value in asyncio.items()},
+                    "asyncio / trio, lone": asyncio["lone us"] / trio["lone us"],
+                    "asyncio / trio, rate": asyncio["msg/s"] / trio["msg/s"],
+                },
+            )
+    report.show()
 
 
 def _compare_producers(options: Options, in_flight: int) -> None:
