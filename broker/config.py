@@ -16,9 +16,10 @@ import attrs
 from ..message.numbers import long_of
 from ..message.units import MASTER_ID
 from ..remoting.errors import BadProperties, BadTlsSetting
-from ..remoting.java_properties import read_properties, write_properties
+from ..remoting.java_properties import meant_by, read_properties, write_properties
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..store.config import CONSUMED, DELAY_LEVELS, StoreConfig, parse_delay_levels
+from ..world.address import is_numeric_host
 from ..world.events import get_logger
 from ..world.network import Address
 from .errors import BadConfig
@@ -53,7 +54,9 @@ def _named(value: str) -> str | None:
 
 
 def _host(value: str) -> str | None:
-    return "an address or a name of this machine, without a port" if re.search(r"[\s;,/]|^[^:]*:[0-9]*$", value) else None
+    # Resolvers take a text of digits and dots for an IPv4 address, so no machine has 999.1.1.1 as its name.
+    wrong = re.search(r"[\s;,/]|^[^:]*:[0-9]*$", value) or (re.fullmatch("[0-9.]+", value) and not is_numeric_host(value))
+    return "an address or a name of this machine, without a port" if wrong else None
 
 
 def _directory(value: str) -> str | None:
@@ -249,9 +252,9 @@ RocketMQ 5.x this is the default."""
         if self.enable_dleger_commit_log:
             self._check_dledger()
         if self.broker_role == SLAVE and self.broker_id == MASTER_ID:
-            raise BadConfig("brokerId", "0", "above 0 for a SLAVE")
+            raise BadConfig("brokerId", "0", "above 0 with brokerRole=SLAVE")
         if self.broker_role != SLAVE and self.broker_id != MASTER_ID:
-            raise BadConfig("brokerId", str(self.broker_id), f"0 for a {self.broker_role}")
+            raise BadConfig("brokerId", str(self.broker_id), f"0 with brokerRole={self.broker_role}")
 
     def _check_dledger(self) -> None:
         if self.broker_role == SLAVE or self.broker_id != MASTER_ID:
@@ -377,7 +380,7 @@ def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> B
                 raise BadConfig(key, value, f"{_ONLY[key][0] or 'empty'}: {_ONLY[key][1]}")
             if key in _NOT_THERE and value.strip().lower() == "true":
                 raise BadConfig(key, value, f"false: this broker has no {_NOT_THERE[key]}")
-            if (meant := _meant_by(key)) is not None:
+            if (meant := meant_by(key, (*_FIELDS, *TLS_KEYS, *_NOT_THERE, *_ONLY))) is not None:
                 raise BadConfig(key, value, f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored")
             others[key] = value
             unknown.append(key)
@@ -390,30 +393,6 @@ def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> B
     if base is not None:
         return attrs.evolve(base, **values, tls=tls, others=others)
     return BrokerConfig(**values, tls=tls, others=others)
-
-
-def _meant_by(key: str) -> str | None:
-    """The known key of which `key` is a misspelling: one that differs by its case, or by one letter or two that changed places.
-
-    No key of RocketMQ's that is unknown here is that near to another one.
-    """
-    plain = key.lower()
-    for known in (*_FIELDS, *TLS_KEYS, *_NOT_THERE, *_ONLY):
-        other = known.lower()
-        if key != known and (plain == other or _one_typing_error(plain, other)):
-            return known
-    return None
-
-
-def _one_typing_error(one: str, other: str) -> bool:
-    shorter, longer = sorted((one, other), key=len)
-    at = next((at for at, (left, right) in enumerate(zip(shorter, longer, strict=False)) if left != right), len(shorter))
-    if len(longer) - len(shorter) == 1:
-        return shorter[at:] == longer[at + 1 :]
-    changed, into = shorter[at : at + 2], longer[at : at + 2]
-    return len(shorter) == len(longer) and (
-        shorter[at + 1 :] == longer[at + 1 :] or (changed == into[::-1] and shorter[at + 2 :] == longer[at + 2 :])
-    )
 
 
 def _value_of(field: attrs.Attribute[Any], key: str, text: str) -> Any:

@@ -91,7 +91,7 @@ async def _ask_broker(admin: Admin, row: dict[str, Any]) -> dict[str, Any] | Non
     row["version"] = f"ledgermq {own_version}" if own_version else runtime.get("brokerVersionDesc")
     row["in_tps"] = _first_number(runtime.get("putTps"))
     row["out_tps"] = _first_number(runtime.get("getTransferredTps") or runtime.get("getTransferedTps"))
-    row["disk_percent"] = _first_number(runtime.get("commitLogDiskRatio")) * 100
+    row["disk_percent"] = round(_first_number(runtime.get("commitLogDiskRatio")) * 100, 2)
     row["log_end"] = number_or_text(runtime.get("commitLogMaxOffset"))
     row["runtime"] = {snake(name): number_or_text(text) for name, text in runtime.items() if "/" not in name}
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -20,7 +22,7 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, nothing: str = "") -> None:
-    """Print rows as a table of `columns`, or as one JSON array with all keys of the rows.
+    """Print rows as a table of `columns`, or as one JSON array with all keys of the rows; see `fitted` for terminals.
 
     Args:
         rows: one mapping per row.
@@ -32,9 +34,22 @@ def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_
     if as_json:
         print_json(found)
     elif found:
-        click.echo(table([{column: row.get(column) for column in columns} for row in found]))
+        wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        click.echo(fitted([{column: row.get(column) for column in columns} for row in found], wide))
     elif nothing:
         click.echo(nothing, err=True)
+
+
+def fitted(rows: Sequence[Mapping[str, Any]], columns_max: int | None) -> str:
+    """A table of at most `columns_max` characters a line; if it is wider, one block per row with a line for each value.
+
+    A terminal would break the lines of a wider table, and shortened values could not be copied.
+    """
+    text = table(rows)
+    if columns_max is None or all(len(line) <= columns_max for line in text.splitlines()):
+        return text
+    width = max(map(len, rows[0]))
+    return "\n\n".join("\n".join(f"{name.upper().ljust(width)}  {_cell(value)}" for name, value in row.items()) for row in rows)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import faulthandler
 import gc
 import signal
 import socket
@@ -80,6 +81,8 @@ def serve(
         click.ClickException: the server could not start or continue because of an `expected` error or an OSError.
     """
     reasons: tuple[type[Exception], ...] = (click.ClickException, OSError, *expected)
+    if not faulthandler.is_enabled():
+        faulthandler.enable()  # a full tmpfs ends us with SIGBUS at a write into a mapped file, otherwise without a line
     _take_all_descriptors()
     bound_freed_memory()
     try:

@@ -166,8 +166,9 @@ class Session:
             return Closed("the client was closed meanwhile", may_have_been_stored=error.sent)
         if isinstance(error, CallTimeout):
             self._suspect_silent(address, error)
-            return NoAnswer(str(address), str(error)) if error.sent else Unreachable(str(address), "no connection in time")
-        return NoAnswer(str(address), str(error)) if error.sent else Unreachable(str(address), error.reason)
+            return NoAnswer(str(address), error.call) if error.sent else Unreachable(str(address), "no connection in time")
+        detail = f"the connection was lost: {error.reason}"
+        return NoAnswer(str(address), detail) if error.sent else Unreachable(str(address), error.reason)
 
     async def ask(self, address: Address, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
         """Send a request to `address` and return its answer; raises as `call`, and `Refused` for a code other than success."""

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from ..remoting.errors import BadProperties, BadTlsSetting
-from ..remoting.java_properties import read_properties, write_properties
+from ..remoting.java_properties import meant_by, read_properties, write_properties
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..world.events import get_logger
 from .errors import BadNamesrvConfig
@@ -80,12 +80,16 @@ def read_namesrv_conf(text: str, base: NamesrvConfig | None = None) -> NamesrvCo
     """Read properties text, on top of `base`; unknown keys are kept and named in one warning.
 
     Raises:
-        BadNamesrvConfig: a value is not allowed.
+        BadNamesrvConfig: a value is not allowed, or a key is a misspelling of a known one.
     """
     try:
         entries = read_properties(text)
     except BadProperties as error:
         raise BadNamesrvConfig("the text", text[:60], f"properties: {error}") from error
+    for key in entries:
+        if key not in _FIELDS and key not in TLS_KEYS and (meant := meant_by(key, (*_FIELDS, *TLS_KEYS))) is not None:
+            said = f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored"
+            raise BadNamesrvConfig(key, entries[key], said)
     config = (base or NamesrvConfig()).with_entries(entries)
     if config.others:
         log.warning("unknown_config_keys_ignored", keys=sorted(config.others))

@@ -50,7 +50,8 @@ class CallTimeout(RemotingError):
 
     def __init__(self, address: str, code: int, timeout_ms: int, *, sent: bool = True, silent: bool = False) -> None:
         name = f" ({RequestCode(code).name})" if code in _KNOWN_CODES else ""
-        super().__init__(f"no answer from {address} to request {code}{name} within {timeout_ms} ms")
+        self.call = f"request {code}{name} within {timeout_ms} ms"
+        super().__init__(f"no answer from {address} to {self.call}")
         self.address = address
         self.code = code
         self.timeout_ms = timeout_ms

@@ -8,7 +8,7 @@ and so does this.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from .errors import BadProperties
 
@@ -100,3 +100,27 @@ def _escape(text: str, special: str) -> str:
     for character in special:
         escaped = escaped.replace(character, f"\\{character}")
     return f"\\{escaped}" if escaped.startswith(" ") else escaped
+
+
+def meant_by(key: str, known: Iterable[str]) -> str | None:
+    """The one of `known` of which `key` is a misspelling: it differs by its case, or by one letter or two that changed places.
+
+    No key of RocketMQ's that is unknown here is that near to another one.
+    """
+    plain = key.lower()
+    for each in known:
+        other = each.lower()
+        if key != each and (plain == other or _one_typing_error(plain, other)):
+            return each
+    return None
+
+
+def _one_typing_error(one: str, other: str) -> bool:
+    shorter, longer = sorted((one, other), key=len)
+    at = next((at for at, (left, right) in enumerate(zip(shorter, longer, strict=False)) if left != right), len(shorter))
+    if len(longer) - len(shorter) == 1:
+        return shorter[at:] == longer[at + 1 :]
+    changed, into = shorter[at : at + 2], longer[at : at + 2]
+    return len(shorter) == len(longer) and (
+        shorter[at + 1 :] == longer[at + 1 :] or (changed == into[::-1] and shorter[at + 2 :] == longer[at + 2 :])
+    )

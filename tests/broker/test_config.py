@@ -106,6 +106,8 @@ def test_unknown_keys_are_named_in_one_warning_and_kept() -> None:
         ("autoCreateTopicEnable", "yes"),
         ("maxMessageSize", "1g"),
         ("brokerId", "1"),
+        ("brokerIP1", "999.1.1.1"),
+        ("brokerIP2", "10.0.0"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_it(key: str, value: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any, TypeGuard
 
 from click.testing import Result
 
+from ledgermq.cli.output import fitted
+
 Run = Callable[..., Result]
 
 
@@ -58,5 +60,15 @@ def test_json_has_snake_case_and_numbers_and_nulls(ledgermq: Run, as_json: Calla
     assert {name for answer in answers for name in names_in(answer) if not re.fullmatch("[a-z][a-z0-9_]*", name)} == set()
     assert isinstance(broker["log_end"], int)
     assert broker["error"] is None
+    assert broker["disk_percent"] == round(broker["disk_percent"], 2), "28.0, and not 28.000000000000004"
     assert as_json("message", "show", sent["offset_message_id"])["tag"] is None
     assert "TOOLS_CONSUMER" not in ledgermq("group", "list").stdout
+
+
+def test_a_table_that_is_wider_than_the_terminal_has_a_line_for_each_value() -> None:
+    """A terminal would break its lines. Nothing is shortened, and without a terminal it stays a table."""
+    rows = [{"broker": "a", "address": "10.0.0.1:10911"}, {"broker": "b", "address": None}]
+    table = "BROKER  ADDRESS\na       10.0.0.1:10911\nb       -"
+
+    assert fitted(rows, None) == fitted(rows, 22) == table
+    assert fitted(rows, 21) == "BROKER   a\nADDRESS  10.0.0.1:10911\n\nBROKER   b\nADDRESS  -"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import signal
 import socket
+import subprocess
+import sys
 
 import attrs
 import click
@@ -110,3 +112,23 @@ def test_a_failure_that_nobody_expects_keeps_its_traceback() -> None:
     """Even if an expected one comes with it."""
     with pytest.raises(ExceptionGroup):
         serve(_Opened(ExceptionGroup("", [OSError(errno.EACCES, "no"), KeyError("a mistake of ours")])), str)
+
+
+def test_a_signal_that_ends_the_process_leaves_a_stack_on_standard_error() -> None:
+    """Such as SIGBUS, when a tmpfs is full at a write into a mapped file: nothing else would say where it ended."""
+    server = """
+import contextlib, os, signal
+from ledgermq.cli.serving import serve
+
+@contextlib.asynccontextmanager
+async def opened():
+    os.kill(os.getpid(), signal.SIGBUS)
+    yield None
+
+serve(opened(), str)
+"""
+    ended = subprocess.run([sys.executable, "-c", server], capture_output=True, text=True, check=False, timeout=60)
+
+    assert ended.returncode == -signal.SIGBUS
+    assert "Bus error" in ended.stderr
+    assert 'File "<string>", line 7 in opened' in ended.stderr

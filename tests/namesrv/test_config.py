@@ -26,6 +26,13 @@ def test_rocketmq_s_keys_are_read_and_unknown_ones_kept() -> None:
     assert config.entries()["rocketmqHome"] == "/opt/mq"
 
 
+@pytest.mark.parametrize(("key", "meant"), [("listenport", "listenPort"), ("kvConfigPat", "kvConfigPath")])
+def test_a_misspelt_key_is_refused_with_the_key_that_was_meant(key: str, meant: str) -> None:
+    """As by a broker: a name server that ignored `listenport` would listen elsewhere than its operator believes."""
+    with pytest.raises(BadNamesrvConfig, match=f"{key} must be spelt {meant}, or left out"):
+        read_namesrv_conf(f"{key}=3")
+
+
 @pytest.mark.parametrize(
     "line",
     [
