@@ -272,6 +272,10 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer]]):
         """Commit the group's offsets now; see `Consumer.commit`."""
         self.host.run(self.host.client.commit)
 
+    def progress(self) -> dict[MessageQueue, consumer.QueueProgress]:
+        """How far this consumer is in each queue that it reads; see `Consumer.progress`."""
+        return self.host.run(self.host.client.progress)
+
 
 async def _at_once(function: Callable[[], None]) -> None:
     function()

@@ -42,7 +42,7 @@ from .iteration import Iteration
 from .membership import Membership
 from .offsets import kept_offsets
 from .peer_requests import PeerRequests
-from .queue_calls import check_subscription
+from .queue_calls import check_subscription, max_offset
 from .queue_keeping import COMMIT_SECONDS, QueueKeeper, ReadingPlan
 from .rebalance import Strategy, strategy_of
 from .received import ReceivedMessage, RecordView, give_back_unfinished
@@ -64,6 +64,19 @@ LEAVE_SECONDS = COMMIT_AT_CLOSE_SECONDS + 1.0
 """How long a consumer takes to leave its group at most; then it leaves its locks to expire."""
 
 MessageHandler = Callable[[ReceivedMessage], Awaitable[object] | None]
+
+
+@attrs.frozen
+class QueueProgress:
+    """How far a consumer is in a queue: all messages below `position` are done, and the next message gets the offset `end`."""
+
+    position: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """How many messages of the queue are not done."""
+        return max(0, self.end - self.position)
 
 
 @attrs.define(eq=False)
@@ -281,6 +294,24 @@ class Consumer:
         failures = await self._keeper.commit(list(self._membership.sources.values()), CALL_SECONDS)
         if failures:
             raise failures[0]
+
+    async def progress(self) -> dict[MessageQueue, QueueProgress]:
+        """How far this consumer is in each queue that it reads; their brokers are asked where the queues end.
+
+        Other members of the group read other queues: `Admin.group_stats` covers the whole group, as far as it has committed.
+
+        Raises:
+            Closed: the consumer is closed.
+            ClientError: a broker cannot be reached, does not answer or refuses.
+        """
+        if self._closed:
+            raise Closed("the consumer is closed")
+        found: dict[MessageQueue, QueueProgress] = {}
+        for queue in self.queues:
+            end = await max_offset(self._session, queue)
+            if (source := self._membership.sources.get(queue)) is not None:  # it may have gone to another member meanwhile
+                found[queue] = QueueProgress(source.assigned.committable, end)
+        return found
 
     # ------------------------------------------------------------------------------------------------------ inner life
 

@@ -300,6 +300,7 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
         return await self.host.ask(partial(self.host.client.receive, messages_max, timeout_seconds), put_back)
 
     commit = _asked(consumer.Consumer.commit)
+    progress = _asked(consumer.Consumer.progress)
 
 
 def _is_failure(error: BaseException) -> bool:

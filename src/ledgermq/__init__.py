@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .client.compression import BadBody as BadBody
     from .client.compression import Compression as Compression
     from .client.consumer import Consumer as Consumer
+    from .client.consumer import QueueProgress as QueueProgress
     from .client.consumer import open_consumer as open_consumer
     from .client.errors import BadAnswer as BadAnswer
     from .client.errors import BrokerSystemError as BrokerSystemError
@@ -110,6 +111,7 @@ _HOMES = {
     "Producer": "client.producer",
     "ProducerFenced": "client.errors",
     "PullConsumer": "client.pull",
+    "QueueProgress": "client.consumer",
     "ReadFrom": "client.subscription",
     "ReceivedMessage": "client.received",
     "Refused": "client.errors",

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from ledgermq.client.consumer import Consumer, open_consumer
-from ledgermq.client.errors import Closed, InvalidArgument, NoRoute
+from ledgermq.client.errors import ClientError, Closed, InvalidArgument, NoRoute
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.json import dumps, loads
@@ -114,6 +114,32 @@ async def test_the_offset_waits_for_the_oldest_open_message(autojump_clock: Mock
             assert broker.offsets["g", "t", 0] == 3, "committed within five seconds"
 
         assert broker.offsets["g", "t", 0] == 3
+
+
+async def test_progress_counts_what_is_not_done(autojump_clock: MockClock) -> None:
+    """In the queues that this member reads: what has been pulled or handed out is behind until it is acknowledged."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        fill(broker, 4)
+        async with open_consumer(
+            NAMESRV, "g", "t", ack="explicit", consume_from=ConsumeFrom.FIRST, world=cluster.world
+        ) as consumer:
+            messages = await consumer.get_many(4)
+            await messages[0].ack()
+            await messages[2].ack()
+
+            found = await consumer.progress()
+
+            assert {queue.queue_id: (each.position, each.end, each.lag) for queue, each in found.items()} == {
+                0: (1, 4, 3),
+                1: (0, 0, 0),
+            }
+            broker.refuse(RequestCode.GET_MAX_OFFSET, ResponseCode.SYSTEM_ERROR)
+            with pytest.raises(ClientError):
+                await consumer.progress()
+        with pytest.raises(Closed):
+            await consumer.progress()
 
 
 async def test_a_retried_message_comes_again(autojump_clock: MockClock) -> None:

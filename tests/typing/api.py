@@ -100,6 +100,7 @@ async def in_asyncio() -> None:
             assert_type(message, aio.AioMessage)
             await message.ack()
         assert_type(await consumer.get_one(timeout_seconds=1), aio.AioMessage | None)
+        assert_type(sum(queue.lag for queue in (await consumer.progress()).values()), int)
         async with consumer.take(100) as messages:
             assert_type(messages, list[aio.AioMessage])
         await consumer.run(lambda message: message.ack(), concurrency=4, stop_seconds=10)

@@ -7,11 +7,9 @@ import gc
 import inspect
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any, cast
@@ -42,12 +40,6 @@ async def limited(program: Coroutine[Any, Any, None]) -> None:
         await program
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Generator[Embedded]:
-    with start_embedded() as embedded:
-        yield embedded
-
-
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Callable[[Main], None]:
     """Runs a program in each of the two event loops."""
@@ -58,12 +50,6 @@ def run(request: pytest.FixtureRequest) -> Callable[[Main], None]:
             runner.run(limited(main()))
 
     return run_main
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
-    """A topic of the test alone."""
-    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:100]
 
 
 def producer_of(cluster: Embedded) -> AbstractAsyncContextManager[aio.AioProducer]:
@@ -123,6 +109,7 @@ def test_what_is_sent_is_received(cluster: Embedded, run: Callable[[Main], None]
                 if len(seen) == 200:
                     await message.ack()
                     break
+            assert sum(queue.end for queue in (await consumer.progress()).values()) == 403
             async with consumer.take(100) as messages:
                 seen += [int(message.body) for message in messages]
             while len(seen) < 403:
@@ -506,95 +493,3 @@ def test_opening_can_be_cancelled(topic: str) -> None:
                 raise AssertionError("it was opened")
 
     asyncio.run(limited(main()))
-
-
-def run_program(cluster: Embedded, program: str) -> str:
-    """Run a program of its own with the name server's address, which must end soon; returns what it printed."""
-    head = f"""
-import asyncio, os, signal, sys, threading, time
-from ledgermq import ConsumeFrom, Message, OtherProcess, aio
-NAMESRV = {cluster.namesrv!r}
-FIRST = ConsumeFrom.FIRST
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-
-def patient_producer():
-    return aio.open_producer(NAMESRV, send_timeout_seconds=60)
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", head + program],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_ctrl_c_closes_in_order(cluster: Embedded, topic: str) -> None:
-    """`asyncio.run` cancels the program, and what it has acknowledged is committed; a second Ctrl-C changes nothing of it."""
-    printed = run_program(
-        cluster,
-        f"""
-async def main():
-    async with patient_producer() as producer, aio.open_consumer(NAMESRV, {topic!r}, {topic!r}, consume_from=FIRST) as consumer:
-        await producer.send(Message({topic!r}, b"x"))
-        message = await consumer.get_one()
-        await message.ack()
-        threading.Timer(0.1, lambda: (os.kill(os.getpid(), signal.SIGINT), os.kill(os.getpid(), signal.SIGINT))).start()
-        await asyncio.sleep(50)
-try:
-    asyncio.run(main())
-except KeyboardInterrupt:
-    print("interrupted", threading.active_count())
-""",
-    )
-    assert printed == "interrupted 1\n"
-    assert asyncio.run(lag(cluster, topic)) == 0
-
-
-def test_a_forked_child_is_refused(cluster: Embedded, topic: str) -> None:
-    """By name, at once, for every use; the parent's client is not touched by the child's end."""
-    printed = run_program(
-        cluster,
-        f"""
-async def main():
-    async with patient_producer() as producer, aio.open_consumer(NAMESRV, {topic!r}, {topic!r}, consume_from=FIRST) as consumer:
-        await producer.send(Message({topic!r}, b"x"))
-        message = await consumer.get_one(10)
-        child = os.fork()
-        if not child:
-            refused = 0
-            for use in (lambda: producer.send(Message({topic!r}, b"y")), consumer.get_one, message.ack, consumer.commit):
-                try:
-                    await use()
-                except OtherProcess as error:
-                    refused += "forked" in str(error)
-            os._exit(refused)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), (await producer.send(Message({topic!r}, b"z"))).status.name)
-asyncio.run(main())
-""",
-    )
-    assert printed == "4 SEND_OK\n"
-
-
-def test_a_loop_that_ends_with_a_client_open_does_not_hang(cluster: Embedded, topic: str) -> None:
-    """The event loop is closed, and the client's thread must notice that nobody waits for its answers."""
-    printed = run_program(
-        cluster,
-        f"""
-import gc, warnings
-warnings.simplefilter("ignore", ResourceWarning)
-async def main():
-    global producer
-    opening = patient_producer()
-    producer = await opening.__aenter__()
-    await producer.send(Message({topic!r}, b"x"))
-    task = asyncio.create_task(producer.send(Message({topic!r}, b"y")))
-    await asyncio.sleep(0)
-asyncio.run(main())
-print("ended")
-""",
-    )
-    assert printed == "ended\n"
