@@ -73,8 +73,6 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         stats = await admin.group_stats(group, topic)
         lost = await admin.lost_messages(group)
-        if not any(position.consumer_offset for position in stats.values()) and group not in await admin.groups():
-            raise click.ClickException(f"there is no group {group!r}")
         try:
             connections = await admin.group_connections(group)
         except NotOnline:

@@ -73,7 +73,8 @@ def _check_name(what: str, name: str, longest: int) -> str:
 def check_integer(name: str, value: object, least: int, most: int) -> int:
     """Refuse anything but a whole number from `least` to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        bounds = f"of at least {least}" if most == LONG_MAX else f"from {least} to {most}"
+        too_large = isinstance(value, int) and value > most
+        bounds = f"of at least {least}" if most == LONG_MAX and not too_large else f"from {least} to {most}"
         raise InvalidArgument(f"{name} must be a whole number {bounds} (got {shown(value)})")
     return value
 
@@ -152,6 +153,7 @@ def check_message(message: object) -> Message:
     check_keys(message.keys)
     check_delay_level(message.delay_level)
     check_properties(message.properties)
+    check_switch("wait_stored", message.wait_stored)
     check_integer("flag", message.flag, -INT_MAX - 1, INT_MAX)
     return message
 

@@ -30,6 +30,7 @@ from .arguments import (
     check_seconds,
     check_text,
     check_timeout,
+    shown,
 )
 from .assigned import BYTES_MAX, BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, HeldBytes
 from .background import background_nursery
@@ -433,11 +434,11 @@ async def open_consumer(
             the same for all members of a group: it has one position in each queue, so what one member's expression leaves out
             is passed for all of them. The broker warns of a member that differs (`subscriptions_differ`).
         ack: with `auto` a loop acknowledges a message when it asks for the next one; with `explicit` the application does.
-        orderly: hand out one message of a queue at a time, in order; queues are locked for this member.
+        orderly: hand out one message of a queue at a time, in order; queues are locked for this member, unless broadcasting.
         model: whether the members of the group share the messages, or each gets all of them. A broadcasting member cannot ask
             for a message again: one that it retries or gives back is dropped, with the warning `message_dropped`.
         consume_from: where to start in a queue in which the group has no offset.
-        consume_timestamp_ms: where `ConsumeFrom.TIMESTAMP` starts; half an hour ago by default.
+        consume_timestamp_ms: where `ConsumeFrom.TIMESTAMP` starts, and for it alone; half an hour ago by default.
         strategy: how the group divides queues: `average`, `circle`, `consistent_hash`, or a function.
         pull_messages_max: how many messages one pull asks for; by default brokers return at most 32.
         messages_per_queue_max: a queue with this many messages that are pulled and not done is not pulled.
@@ -462,6 +463,8 @@ async def open_consumer(
     """
     world = world or real_world()
     check_group(group)
+    if consume_timestamp_ms is not None and consume_from is not ConsumeFrom.TIMESTAMP:
+        raise InvalidArgument(f"consume_timestamp_ms needs consume_from=ConsumeFrom.TIMESTAMP (got {shown(consume_from)})")
     now_ms = world.clock.wall_ms()
     subscriptions = subscriptions_of_member(group, topics, model, now_ms)
     options = ConsumerOptions(
@@ -481,6 +484,8 @@ async def open_consumer(
     check_function("on_offset_moved", on_offset_moved)
     if offsets_path is not None:
         check_text("offsets_path", offsets_path)
+        if model is not MessageModel.BROADCASTING:
+            raise InvalidArgument("offsets_path needs MessageModel.BROADCASTING: otherwise the brokers keep a group's offsets")
     async with (
         open_session(namesrv, world, instance_name=instance_name, tls=tls) as session,
         _joined(session, group, options, subscriptions, divide, offsets_path, on_offset_moved) as consumer,

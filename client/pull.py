@@ -38,7 +38,7 @@ from .offsets import commit_offsets
 from .queue_calls import commit_offset, committed_offset, max_offset, min_offset, offset_at
 from .received import ReceivedMessage
 from .session import Session, open_session
-from .subscription import ALL, ConsumeFrom, Member, MessageModel, ReadFrom, Subscription
+from .subscription import ALL, ConsumeFrom, Member, MessageModel, ReadFrom, Subscription, check_expression
 
 SUSPEND_MS = 20_000
 MESSAGES_PER_POLL = 256
@@ -84,7 +84,7 @@ class PullConsumer:
             expression: the tag expression for the new queues.
         """
         wanted = set(check_queues("queues", queues))
-        check_text("expression", expression)
+        check_expression("expression", check_text("expression", expression))
         for queue in [queue for queue in self._sources if queue not in wanted]:
             self._drop(queue)
         for queue in sorted(wanted - self._sources.keys()):

@@ -232,7 +232,8 @@ class ReceivedMessage(RecordView):
     async def ack(self) -> None:
         """Acknowledge the message. The offset is committed within 5 seconds and when the consumer closes.
 
-        After `retry`, and if the queue was moved to another offset in the meantime, this does nothing.
+        After `retry`, and if the queue was moved to another offset in the meantime, this does nothing. It has no effect on a
+        message of a pull consumer either, whose positions `PullConsumer.commit` commits.
 
         Raises:
             Closed: the consumer is closed. The message comes again to another member.

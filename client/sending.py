@@ -30,7 +30,7 @@ from ..message.send_number import OFFSETS_FIELD, REPEATED_FIELD
 from ..remoting.codes import RequestCode
 from ..remoting.command import ONEWAY_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand, frame_start
 from ..world.address import Address
-from .arguments import INT_MAX, check_delay_level, check_integer, check_keys, check_properties, check_text
+from .arguments import INT_MAX, check_delay_level, check_integer, check_keys, check_properties, check_switch, check_text
 from .compression import COMPRESS_OVER_BYTES, Compression
 from .errors import BadAnswer, InvalidArgument, MessageTooLarge, refusal
 from .retry import RETRIES, SEND_TIMEOUT_SECONDS
@@ -151,7 +151,11 @@ def property_text(message: Message, unique_id: str, key: str | None = None) -> s
             space, or a property has a field of its own in `Message`.
         MessageTooLarge: the properties have more than 32767 bytes.
     """
-    wait = "true" if message.wait_stored else "false"
+    if message.wait_stored is True:
+        wait = "true"
+    else:
+        check_switch("wait_stored", message.wait_stored)
+        wait = "false"
     text = f"{UNIQUE_KEY}{NAME_END}{unique_id}{PROPERTY_END}{WAIT}{NAME_END}{wait}{PROPERTY_END}"
     flag, delay_level = message.flag, message.delay_level
     if flag == delay_level == 0 and message.tag is None and not message.keys and not message.properties and key is None:
@@ -278,11 +282,11 @@ def encode_messages(
             raise InvalidArgument("a message of a batch cannot be delayed; send it alone")
         topics.add(message.topic)
         ids.append(unique_id)
-        wait_stored |= message.wait_stored
         try:
             properties = property_text(message, unique_id, key).encode()
         except UnicodeEncodeError as error:
             raise InvalidArgument(f"tag, keys or properties: {error}") from error
+        wait_stored |= message.wait_stored
         size += item_size(message.body, properties)
         items.append((message.flag, message.body, properties))
     if len(topics) != 1:

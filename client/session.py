@@ -32,12 +32,13 @@ from .errors import (
     NoAnswer,
     NoRoute,
     NoRouteReason,
+    NotSupported,
     TopicNotExist,
     Unreachable,
     WrongEventLoop,
     refusal,
 )
-from .name_servers import NameServers, parse_name_servers
+from .name_servers import DEFAULT_NAMESRV_PORT, NameServers, parse_name_servers
 from .route import AUTO_CREATE_TOPIC, RouteTable, TopicRoute, parse_route
 from .subscription import Member, heartbeat
 
@@ -179,7 +180,13 @@ class Session:
 
     async def ask_name_server(self, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
         """Ask the name servers until one answers success; see `NameServers.ask`."""
-        return await self._servers.ask(command, timeout_seconds)
+        try:
+            return await self._servers.ask(command, timeout_seconds)
+        except NotSupported as error:
+            if command.code not in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):
+                raise
+            remark = f"it is a broker and no name server; name servers listen on port {DEFAULT_NAMESRV_PORT} by default"
+            raise NotSupported(error.code, remark, error.address) from error
 
     async def refresh_route(self, topic: str) -> TopicRoute:
         """Fetch and store the route of `topic`, and call `on_route` if it has changed; concurrent calls share one request.

@@ -73,11 +73,22 @@ class Subscription:
         }
 
 
+def check_expression(name: str, expression: object) -> str:
+    """Refuse what is no tag expression, and a single bar: it would be part of a tag that hardly any message has.
+
+    A `Subscription` is not checked, and so can name a tag that contains a bar.
+    """
+    text = check_text(name, expression, empty=True)
+    if any("|" in tag for tag in text.split("||")):
+        raise InvalidArgument(f"{name} has a single bar: tags are separated by || (got {shown(expression)})")
+    return text
+
+
 def subscriptions_of(topics: str | Iterable[str] | Mapping[str, str | Subscription], version: int) -> list[Subscription]:
     """Read the `topics` of `open_consumer`: one topic, several, or topics with their expressions.
 
     Raises:
-        InvalidArgument: there is no topic, or an expression names no tag.
+        InvalidArgument: there is no topic, or an expression names no tag or has a single bar.
     """
     if isinstance(topics, str):
         topics = [topics]
@@ -96,8 +107,8 @@ def subscriptions_of(topics: str | Iterable[str] | Mapping[str, str | Subscripti
         if isinstance(expression, Subscription):
             subscription = attrs.evolve(expression, topic=topic, version=version)
         else:
-            check_text(f"the expression of topic {topic}", expression, empty=True)
-            subscription = Subscription(topic, expression.strip() or ALL, version=version)
+            text = check_expression(f"the expression of topic {topic}", expression)
+            subscription = Subscription(topic, text.strip() or ALL, version=version)
         if subscription.expression_type == TAG_EXPRESSION and subscription.expression != ALL and not subscription.tags:
             raise InvalidArgument(f"expression {subscription.expression!r} of topic {topic!r} names no tag")
         subscriptions.append(subscription)

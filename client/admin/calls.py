@@ -56,7 +56,24 @@ class AdminCalls:
         return await self._session.ask(address, request(code, fields, body), seconds)
 
     async def _ask_name_servers(self, code: RequestCode, fields: Mapping[str, Any]) -> list[tuple[Address, RemotingCommand]]:
-        return [(address, await self._ask(address, code, fields)) for address in self._session.name_servers]
+        """Ask every name server, one after the other; returns their answers.
+
+        Raises:
+            ClientError: one or more failed; the others were asked all the same, and a note says which.
+        """
+        answers: list[tuple[Address, RemotingCommand]] = []
+        failed: dict[Address, ClientError] = {}
+        for address in self._session.name_servers:
+            try:
+                answers.append((address, await self._ask(address, code, fields)))
+            except ClientError as error:
+                failed[address] = error
+        if failed:
+            first = next(iter(failed.values()))
+            done = ", ".join(str(address) for address, _ in answers) or "no name server"
+            first.add_note(f"Done by {done}; not by {', '.join(map(str, failed))}.")
+            raise first
+        return answers
 
     async def _change(
         self, code: RequestCode, requests: Sequence[tuple[str, Address, Mapping[str, Any] | None, bytes]]

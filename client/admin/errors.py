@@ -5,7 +5,7 @@ ClientError
 ├── MessagesWouldBeHidden    a change would hide queues that hold messages, and was not forced
 ├── NotInRoutes              brokers have accepted a change that a name server does not have yet
 ├── GroupExists              a group that was to be created exists with other settings
-└── NoSuchGroup              a group that was to be changed exists on no broker
+└── NoSuchGroup              a group that was asked for or to be changed exists on no broker
 """
 
 from __future__ import annotations

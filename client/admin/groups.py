@@ -14,7 +14,7 @@ from ...message.units import MASTER_ID
 from ...remoting.codes import RequestCode, ResponseCode
 from ...world.network import Address
 from ..arguments import LONG_MAX, check_group, check_integer, check_queue, check_text, check_topic
-from ..errors import BrokerSystemError, ClientError, NotOnline, Refused
+from ..errors import BrokerSystemError, ClientError, InvalidArgument, NotOnline, Refused
 from ..queue_calls import commit_offset, committed_offset, max_offset, offset_at, request
 from ..route import TopicRoute
 from .calls import ADMIN_SECONDS, LATEST, AdminCalls, add_progress, body_of, check_masters, masters_of, table_of
@@ -40,6 +40,7 @@ class GroupAdmin(AdminCalls):
             Unreachable: a broker has no master, or it cannot be reached; in the first case nothing was changed.
         """
         check_group(group)
+        _check_settings(settings)
         wanted = {**GROUP_DEFAULTS, **settings}
         masters = await self._named_masters(cluster, broker, every=True)
         for name, address in masters:
@@ -64,6 +65,7 @@ class GroupAdmin(AdminCalls):
             Unreachable: a broker has no master, or it cannot be reached; in the first case nothing was changed.
         """
         check_group(group)
+        _check_settings(settings)
         after: dict[str, tuple[Address, dict[str, Any]]] = {}
         for name, address in await self._named_masters(cluster, broker, every=True):
             there = await self._group_settings(group, address)
@@ -84,6 +86,8 @@ class GroupAdmin(AdminCalls):
     async def delete_group(self, group: str, *, remove_offsets: bool = True, cluster: str | None = None) -> None:
         """Delete a consumer group, by default with its offsets.
 
+        As with RocketMQ's tools, it is no error that no broker has it: offsets may exist without the group.
+
         Raises:
             Unreachable: a broker has no master, or it cannot be reached; in the first case nothing was changed.
         """
@@ -103,7 +107,11 @@ class GroupAdmin(AdminCalls):
         return dict(sorted(groups.items()))
 
     async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupPosition]:
-        """The position of a group in every queue for which it has an offset."""
+        """The position of a group in every queue for which it has an offset.
+
+        Raises:
+            NoSuchGroup: no broker has the group, nor an offset of it.
+        """
         check_group(group)
         if topic is not None:
             check_topic(topic)
@@ -114,6 +122,8 @@ class GroupAdmin(AdminCalls):
             for key, item in table_of(answer, "offsetTable").items():
                 values = (item["brokerOffset"], item["consumerOffset"], item["lastTimestamp"])
                 stats[message_queue_of(key)] = GroupPosition(*map(int, values))
+        if not any(position.consumer_offset for position in stats.values()) and group not in await self.groups():
+            raise NoSuchGroup(group)
         return dict(sorted(stats.items()))
 
     async def lost_messages(self, group: str) -> dict[str, int]:
@@ -230,7 +240,11 @@ class GroupAdmin(AdminCalls):
         return await committed_offset(self._session, group, queue)
 
     async def clone_offsets(self, source_group: str, target_group: str, topic: str) -> None:
-        """Copy the offsets of `source_group` to `target_group`, for every queue in which `source_group` has committed one."""
+        """Copy the offsets of `source_group` to `target_group`, for every queue in which `source_group` has committed one.
+
+        Raises:
+            NoSuchGroup: no broker has `source_group`, nor an offset of it.
+        """
         check_group(source_group, "source_group")
         check_group(target_group, "target_group")
         for queue in await self.group_stats(source_group, topic):
@@ -268,6 +282,16 @@ GROUP_DEFAULTS: Mapping[str, Any] = {
     "notifyConsumerIdsChangedEnable": True,
 }
 """RocketMQ's defaults of a `SubscriptionGroupConfig`."""
+_OTHER_SETTINGS = ("groupRetryPolicy", "groupSysFlag", "consumeTimeoutMinute", "subscriptionDataSet", "attributes")
+"""The keys of RocketMQ's whose defaults brokers fill in."""
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse a setting that no `SubscriptionGroupConfig` has; a broker would ignore it."""
+    for key in settings:
+        if key not in GROUP_DEFAULTS and key not in _OTHER_SETTINGS:
+            known = ", ".join((*GROUP_DEFAULTS, *_OTHER_SETTINGS))
+            raise InvalidArgument(f"a group has no setting {key!r}, nothing was changed; there are {known}")
 
 
 def _complete(settings: Mapping[str, Any]) -> dict[str, Any]:

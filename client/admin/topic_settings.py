@@ -85,7 +85,7 @@ class TopicChange:
     def __attrs_post_init__(self) -> None:
         for name in ("queues", "read_queues", "write_queues"):
             if (count := getattr(self, name)) is not None:
-                check_integer(name, count, 0, QUEUES_MAX)
+                check_integer(name, count, 1 if name == "queues" else 0, QUEUES_MAX)
         if self.perm is not None:
             check_integer("perm", self.perm, 0, PERM_READ_WRITE)
         check_properties(self.attributes or {}, "attributes")

@@ -177,8 +177,10 @@ class TopicAdmin(AdminCalls):
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages, on every broker that has it and on the name servers.
 
+        As with RocketMQ's tools, it is no error that none has it: a deletion that failed half-way can be repeated.
+
         Raises:
-            Unreachable: a broker has no master, or it cannot be reached; in the first case nothing was changed.
+            Unreachable: a broker has no master, when nothing was changed, or a broker or a name server cannot be reached.
         """
         check_topic(topic)
         masters = await self._named_masters(cluster, None, every=True)

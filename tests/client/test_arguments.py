@@ -23,7 +23,7 @@ from ledgermq.client.consumer import open_consumer
 from ledgermq.client.errors import InvalidArgument, WrongEventLoop
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.pull import PullConsumer, open_pull_consumer
-from ledgermq.client.subscription import sql
+from ledgermq.client.subscription import ConsumeFrom, sql
 from ledgermq.message.message import Message, MessageQueue
 
 from .fake_cluster import NAMESRV, open_cluster
@@ -87,6 +87,8 @@ MESSAGES = [
     (Message("t", b"", keys=["a b"]), "a key is not empty and has no white space"),
     (Message("t", b"", delay_level=19), "delay_level must be a whole number from 0 to 18"),
     (Message("t", b"", delay_level=wrong("1")), "delay_level must be a whole number"),
+    (Message("t", b"", wait_stored=wrong("no")), "wait_stored must be True or False"),
+    (Message("t", b"", wait_stored=wrong(0)), "wait_stored must be True or False"),
     (Message("t", b"", flag=1 << 40), "flag must be a whole number from -2147483648 to 2147483647"),
     (Message("t", b"", flag=wrong(None)), "flag must be a whole number"),
     (Message("t", b"", properties=wrong(None)), "properties must be a mapping of texts to texts"),
@@ -153,6 +155,7 @@ async def test_a_wrong_argument_of_a_send_is_named(
         assert broker.bodies("t") == []
 
 
+TIMESTAMP = {"consume_from": ConsumeFrom.TIMESTAMP}
 OPENINGS: list[tuple[Callable[..., Any], dict[str, object], str]] = [
     (open_producer, {"group": 5}, "group must be a text"),
     (open_producer, {"send_timeout_seconds": "3"}, "send_timeout_seconds must be"),
@@ -168,13 +171,16 @@ OPENINGS: list[tuple[Callable[..., Any], dict[str, object], str]] = [
     (open_consumer, {"group": "g", "topics": None}, "topics must be a topic, several"),
     (open_consumer, {"group": "g", "topics": [5]}, "topic must be a text"),
     (open_consumer, {"group": "g", "topics": {"t": 5}}, "the expression of topic t must be a text"),
+    (open_consumer, {"group": "g", "topics": {"t": "a|b"}}, "the expression of topic t has a single bar"),
+    (open_consumer, {"group": "g", "topics": "t", "offsets_path": "o"}, "offsets_path needs MessageModel.BROADCASTING"),
+    (open_consumer, {"group": "g", "topics": "t", "consume_timestamp_ms": 1}, "needs consume_from=ConsumeFrom.TIMESTAMP"),
     (open_consumer, {"group": "g", "topics": "t", "model": "CLUSTERING"}, "model must be one of"),
     (open_consumer, {"group": "g", "topics": "t", "consume_from": "FIRST"}, "consume_from must be one of"),
     (open_consumer, {"group": "g", "topics": "t", "ack": "manual"}, "ack must be one of auto, explicit"),
     (open_consumer, {"group": "g", "topics": "t", "strategy": "fair"}, "strategy must be one of"),
     (open_consumer, {"group": "g", "topics": "t", "strategy": 3}, "strategy must be one of"),
     (open_consumer, {"group": "g", "topics": "t", "pull_messages_max": 0}, "pull_messages_max must be"),
-    (open_consumer, {"group": "g", "topics": "t", "consume_timestamp_ms": "now"}, "consume_timestamp_ms must be"),
+    (open_consumer, {"group": "g", "topics": "t", "consume_timestamp_ms": "now", **TIMESTAMP}, "consume_timestamp_ms must be"),
     (open_consumer, {"group": "g", "topics": "t", "reconsume_times_max": -1}, "reconsume_times_max must be"),
     (open_consumer, {"group": "g", "topics": "t", "offsets_path": 1}, "offsets_path must be"),
     (open_consumer, {"group": "g", "topics": "t", "orderly": "false"}, "orderly must be True or False"),
@@ -199,7 +205,11 @@ async def test_a_wrong_option_of_a_client_is_named(
 
 QUESTIONS: list[tuple[Callable[[Admin], Awaitable[object]], str]] = [
     (lambda admin: admin.create_topic(wrong(None)), "topic must be a text"),
-    (lambda admin: admin.create_topic("t", queues=-1), "queues must be a whole number from 0 to 65535"),
+    (lambda admin: admin.create_topic("t", queues=-1), "queues must be a whole number from 1 to 65535"),
+    (lambda admin: admin.create_topic("t", queues=0), "queues must be a whole number from 1 to 65535"),
+    (lambda admin: admin.create_group("g", retries=3), "a group has no setting 'retries', nothing was changed"),
+    (lambda admin: admin.update_group("g", retryMaxTime=3), "a group has no setting 'retryMaxTime', nothing was changed"),
+    (lambda admin: admin.reset_offsets("g", "t", 10**20), "timestamp_ms must be a whole number from -1 to 9223372036854775807"),
     (lambda admin: admin.create_topic("t", perm=8), "perm must be"),
     (lambda admin: admin.create_topic("t", attributes=wrong({"a": 1})), "in attributes must be a text"),
     (lambda admin: admin.create_topic("t", broker=wrong(5)), "broker must be a non-empty text"),
@@ -232,6 +242,7 @@ async def test_a_wrong_argument_of_the_admin_client_is_named(
 PULLS: list[tuple[Callable[[PullConsumer], Awaitable[object]], str]] = [
     (lambda consumer: consumer.assign(wrong("t")), "queues must be several MessageQueues"),
     (lambda consumer: consumer.assign(wrong([1])), "each of queues must be a MessageQueue"),
+    (lambda consumer: consumer.assign([], "a|b"), "expression has a single bar"),
     (lambda consumer: consumer.poll(0), "messages_max must be"),
     (lambda consumer: consumer.poll(1, -1), "timeout_seconds must be"),
     (lambda consumer: consumer.seek(QUEUE, 0), "is not assigned"),

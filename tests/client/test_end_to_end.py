@@ -16,6 +16,7 @@ from ledgermq import blocking
 from ledgermq.broker.broker import Broker, open_broker
 from ledgermq.broker.config import BrokerConfig
 from ledgermq.client.admin import LATEST, open_admin
+from ledgermq.client.admin.errors import NoSuchGroup
 from ledgermq.client.compression import Compression
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import InvalidArgument, NoPermission, NotFound, NotOnline, SubscriptionRefused, TopicNotExist
@@ -291,7 +292,11 @@ async def test_an_administrator_sees_and_changes_everything(servers: Servers) ->
         assert await admin.queue_range(sent.queue) == (0, 3)
         assert await admin.offset_at(sent.queue, 0) == 0
 
+        for asked in (admin.group_stats("g"), admin.group_stats("g", "t"), admin.clone_offsets("g", "copy", "t")):
+            with pytest.raises(NoSuchGroup, match="there is no group 'g'"):
+                await asked
         await admin.create_group("g", retryMaxTimes=3)
+        assert not any(each.consumer_offset for each in (await admin.group_stats("g")).values())
         assert (await admin.groups())["g"]["retryMaxTimes"] == 3
         with pytest.raises(NotOnline):
             await admin.group_connections("g")

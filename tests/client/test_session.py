@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from ledgermq.client.consumer import open_consumer
-from ledgermq.client.errors import ClientError, Closed, NoAnswer, Unreachable
+from ledgermq.client.errors import ClientError, Closed, NoAnswer, NoRoute, Unreachable
 from ledgermq.client.producer import open_producer
 from ledgermq.client.session import open_session
 from ledgermq.client.subscription import ConsumeFrom
@@ -224,3 +224,12 @@ async def test_the_farewell_reaches_the_brokers(autojump_clock: MockClock, cance
         assert broker.offsets["g", "t", 0] == 1
         assert len(broker.requests_of(RequestCode.UNREGISTER_CLIENT)) == 1
         assert trio.current_time() < 1.5
+
+
+async def test_a_broker_that_is_given_as_a_name_server_is_told_apart(autojump_clock: MockClock) -> None:
+    """Its refusal of a request by a number would say nothing to a new user."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        async with open_session(str(broker.address), cluster.world) as session:
+            with pytest.raises(NoRoute, match="it is a broker and no name server; name servers listen on port 9876 by default"):
+                await session.refresh_route("t")

@@ -22,6 +22,9 @@ class Admin(AdminCalls):
         requests = [(name, Address("10.0.0.1", at), {"topic": "t"}, b"") for at, name in enumerate(names)]
         await self._change(RequestCode.DELETE_TOPIC_IN_BROKER, requests)
 
+    async def delete_at_name_servers(self) -> None:
+        await self._ask_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "t"})
+
 
 @attrs.define
 class Servers:
@@ -29,7 +32,11 @@ class Servers:
 
     silent: int
 
+    name_servers: tuple[Address, ...] = (Address("10.0.0.1", 0), Address("10.0.0.1", 1), Address("10.0.0.1", 2))
+    asked: list[int] = attrs.field(factory=list[int])
+
     async def ask(self, address: Address, _command: RemotingCommand, _seconds: float) -> Any:
+        self.asked.append(address.port)
         if address.port == self.silent:
             raise NoAnswer(str(address), "it hangs")
 
@@ -54,3 +61,12 @@ async def test_a_change_of_one_broker_that_fails_needs_no_note() -> None:
     with pytest.raises(NoAnswer) as caught:
         await Admin(cast("Session", Servers(0))).delete("a")
     assert not hasattr(caught.value, "__notes__")
+
+
+async def test_a_name_server_that_is_gone_keeps_no_other_from_a_change() -> None:
+    """Those that miss it are named: until they are asked again they tell clients of a topic that is deleted."""
+    servers = Servers(0)
+    with pytest.raises(NoAnswer) as caught:
+        await Admin(cast("Session", servers)).delete_at_name_servers()
+    assert servers.asked == [0, 1, 2]
+    assert caught.value.__notes__ == ["Done by 10.0.0.1:1, 10.0.0.1:2; not by 10.0.0.1:0."]
