@@ -196,7 +196,9 @@ class Fetcher:
             return 0.0
         if code == ResponseCode.FLOW_CONTROL:
             return FLOW_CONTROL_PAUSE_SECONDS
-        log.warning("pull_refused", queue=str(assigned.queue), broker=str(address), code=code, remark=answer.remark)
+        if times := self.session.repeated.due(("refusal", address, code, answer.remark), trio.current_time()):
+            queue = str(assigned.queue)
+            log.warning("pull_refused", queue=queue, broker=str(address), code=code, remark=answer.remark, times=times)
         return REFUSED_PAUSE_SECONDS
 
     def _moved(self, actual: int) -> None:
@@ -216,7 +218,8 @@ class Fetcher:
         if found is not None and found[0] not in session.avoided():
             log.info("pull_moved_to_other_member", queue=str(queue), broker=str(found[0]), reason=str(error))
             return 0.0
-        log.warning("pull_failed", queue=str(queue), reason=str(error))
+        if times := session.repeated.due(("pull", queue.broker_name, str(error)), trio.current_time()):
+            log.warning("pull_failed", queue=str(queue), reason=str(error), times=times)
         try:
             await session.refresh_route(queue.topic)
         except NoRoute as no_route:

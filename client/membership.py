@@ -17,7 +17,7 @@ from ..message.message import MessageQueue
 from ..world.events import EventLogger, get_logger
 from ..world.network import Address
 from .delivery import LOCK_LOST_SECONDS, Source
-from .errors import ClientError, NoAnswer, NoRoute, NoRouteReason
+from .errors import BrokerSystemError, ClientError, NoAnswer, NoRoute, NoRouteReason
 from .queue_calls import group_members, lock_queues, master_of
 from .queue_keeping import QueueKeeper
 from .rebalance import Strategy, allocate
@@ -60,6 +60,10 @@ class Membership:
     @property
     def _log(self) -> EventLogger:
         return log.bind(group=self.group)
+
+    def _due(self, step: str, place: str, error: ClientError) -> int:
+        """How often a step has failed since that was logged, if it is to be logged now; otherwise 0."""
+        return self.session.repeated.due((step, place, str(error)), trio.current_time())
 
     def want_rebalance(self) -> None:
         """Request a rebalance at once."""
@@ -108,7 +112,8 @@ class Membership:
             address = await master_of(self.session, sources[0].queue)
             locked = await lock_queues(self.session, self.group, address, [source.queue for source in sources])
         except ClientError as error:
-            self._log.warning("locks_not_renewed", broker=broker_name, reason=str(error))
+            if times := self._due("locks", broker_name, error):
+                self._log.warning("locks_not_renewed", broker=broker_name, reason=str(error), times=times)
             with suppress(ClientError):
                 await self.session.refresh_route(sources[0].queue.topic)  # it may have another master now
             return
@@ -143,7 +148,8 @@ class Membership:
                 settled = False
                 continue
             except ClientError as error:
-                self._log.warning("rebalance_skipped", topic=topic, reason=str(error))
+                if times := self._due("rebalance", topic, error):
+                    self._log.warning("rebalance_skipped", topic=topic, reason=str(error), times=times)
                 settled = False
                 continue
             for queue in [queue for queue in self.sources if queue.topic == topic and queue not in wanted]:
@@ -180,7 +186,10 @@ class Membership:
         failure: ClientError | None = None
         for address in addresses[start:] + addresses[:start]:
             try:
-                members = await group_members(self.session, self.group, address)
+                try:
+                    members = await group_members(self.session, self.group, address)
+                except BrokerSystemError:  # the answer for a group of which the broker knows no member
+                    members = []
                 if self.session.client_id not in members:
                     # The broker has restarted, or we have just connected, so its list may lack other members too.
                     await self.session.send_heartbeat(address)
@@ -211,7 +220,8 @@ class Membership:
                     await self.keeper.unlock(queue)
             raise
         except ClientError as error:
-            self._log.warning("queue_not_taken", queue=str(queue), reason=str(error))
+            if times := self._due("queue", queue.broker_name, error):
+                self._log.warning("queue_not_taken", queue=str(queue), reason=str(error), times=times)
             return
         finally:
             reset_to = self._taking.pop(queue)

@@ -39,6 +39,7 @@ from .errors import (
     refusal,
 )
 from .name_servers import DEFAULT_NAMESRV_PORT, NameServers, parse_name_servers
+from .repeated import Repeated
 from .route import AUTO_CREATE_TOPIC, RouteTable, TopicRoute, parse_route
 from .subscription import Member, heartbeat
 
@@ -92,6 +93,8 @@ class Session:
     """Brokers that are being checked with a heartbeat."""
     _hanging: set[Address] = attrs.field(factory=set[Address])
     """Brokers that did not answer it, until they do."""
+    repeated: Repeated = attrs.field(factory=Repeated)
+    """What fails again and again in the loops of this client, by event, broker or topic, and reason."""
     knows_numbers: set[Address] = attrs.field(factory=set[Address])
     """Brokers that recognise repeated sends by their numbers, as they said in answers to heartbeats."""
 
@@ -288,6 +291,8 @@ class Session:
                 try:
                     await self.refresh_route(topic)
                 except NoRoute as error:
+                    if error.reason is NoRouteReason.TOPIC_UNKNOWN and topic not in self.routes.routes:
+                        continue  # it does not exist yet, such as the retry topic of a group without failures
                     log.warning("route_not_refreshed", topic=topic, reason=error.reason.name)
                 except Closed:
                     return

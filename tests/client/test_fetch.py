@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, cast
 
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 from ledgermq.client.assigned import AssignedQueue
+from ledgermq.client.consumer import open_consumer
 from ledgermq.client.fetch import Fetcher, OffsetMoved, PullPlan
+from ledgermq.client.repeated import REPEAT_SECONDS
 from ledgermq.client.session import Session
 from ledgermq.client.subscription import Subscription
 from ledgermq.message.message import MessageQueue
 from ledgermq.remoting.codes import ResponseCode
 from ledgermq.remoting.command import RemotingCommand
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.network import Address
 
+from .fake_cluster import NAMESRV, open_cluster
 from .test_received import Recorder, record
 
 BROKER = Address("10.0.0.1", 10911)
@@ -138,3 +144,22 @@ async def test_the_application_is_notified_of_an_offset_that_moved(
         await Fetcher(session, plan, assigned, Recorder(), lambda: None, assigned.move).run()
 
     assert moved == [OffsetMoved(queue, 5, actual) for actual in expected]
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_a_broker_that_stays_away_fills_no_log(autojump_clock: MockClock, orderly: bool) -> None:
+    """Eight queues and their locks retry about every second: one warning per reason, and their number each half minute."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 8)
+        async with open_consumer(NAMESRV, "g", "t", orderly=orderly, world=cluster.world):
+            await trio.sleep(1)
+            with capture_logs() as events:
+                cluster.kill(broker)
+                await trio.sleep(3 * REPEAT_SECONDS)
+
+    warnings = [event for event in events if event["log_level"] == "warning"]
+    assert max(Counter((event["event"], event.get("reason")) for event in warnings).values()) <= 4
+    assert max(event.get("times", 0) for event in warnings) > 100, "as many as were not logged"
+    assert not [event for event in events if event["event"] == "route_not_refreshed"], "the retry topic need not exist"
+    assert not orderly or "locks_not_renewed" in [event["event"] for event in warnings]
