@@ -98,6 +98,17 @@ class Checkpoint:
         """All records stored before this time, in ms, are whole in the log, the queues and the index."""
         return min(self.recovery_time, self.index_timestamp)
 
+    def is_of_another(self, store_timestamp: int, *, clean_exit: bool) -> bool:
+        """Whether a broker that writes no mark has put the first record behind the mark.
+
+        At a clean stop of ours the mark is at the end of the log, and our checkpoint's time is never newer than its mark.
+
+        Args:
+            store_timestamp: that of the record.
+            clean_exit: no broker runs in the store, and the last one stopped in order.
+        """
+        return clean_exit or self.physical_timestamp > store_timestamp
+
     def save(self) -> None:
         """Write and sync the file, if a field or the mark has changed.
 

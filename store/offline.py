@@ -205,12 +205,15 @@ def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list
     """
     report, files = Report(), log_files(disk, root) if files is None else files
     report.begin = report.end = files[0].start if files else 0
-    mark, behind = _mark_of(disk, root), False  # read first: while a broker runs, the log is never behind it
+    clean_exit, checkpoint = not disk.exists(f"{root}/abort"), _checkpoint_of(disk, root)
+    mark = RecoveryMark.decode(checkpoint.mark)  # read first: while a broker runs, the log is never behind it
+    behind: int | None = None
     checks: dict[tuple[str, int], _QueueCheck] = {}
     for record in read_log(files, report=report, advance=advance):
         report.records += 1
         report.end = record.offset + record.span.size
-        behind = behind or (mark is not None and record.offset >= mark.flushed_offset)
+        if behind is None and mark is not None and record.offset >= mark.flushed_offset:
+            behind = record.span.store_timestamp
         if record.span.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
             # Half messages and rollbacks are in no queue.
             if is_control(record.topic, record.span.sys_flag):
@@ -227,17 +230,18 @@ def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list
         report.problem(
             f"the log ends at {report.end}, though all before {mark.flushed_offset} had been synced: a file is missing"
         )
-    # Where records lie behind the mark, a broker that writes none may have removed the first files as expired.
-    if not behind and (mark := _mark_of(disk, root)) is not None and report.begin > mark.log_min_offset:
+    if behind is not None and checkpoint.is_of_another(behind, clean_exit=clean_exit):
+        return report  # a broker that writes no mark may have removed the first files as expired
+    mark = RecoveryMark.decode(_checkpoint_of(disk, root).mark)  # read again: retention of a broker that runs may move it
+    if mark is not None and report.begin > mark.log_min_offset >= 0:
         report.problem(f"the log begins at {report.begin}, though it had every file from {mark.log_min_offset} on")
     return report
 
 
-def _mark_of(disk: Disk, root: str) -> RecoveryMark | None:
-    """The recovery mark of a store; None if it has none."""
+def _checkpoint_of(disk: Disk, root: str) -> Checkpoint:
     checkpoint = Checkpoint(disk, f"{root}/checkpoint")
     checkpoint.load()
-    return RecoveryMark.decode(checkpoint.mark)
+    return checkpoint
 
 
 def _end_topic(record: LogRecord, checks: Mapping[tuple[str, int], _QueueCheck], report: Report) -> None:

@@ -121,13 +121,10 @@ def recover(
 
 
 def _used_by_another(log: CommitLog, mark: RecoveryMark, checkpoint: Checkpoint, *, clean_exit: bool) -> bool:
-    """Whether a broker that writes no mark has put messages behind it; it may have deleted the first files as expired.
-
-    At a clean stop of ours the mark is at the end of the log, and our checkpoint's time is never newer than its mark.
-    """
+    """Whether a broker that writes no mark has put messages behind it; it may have deleted the first files as expired."""
     for _, record in log.records(max(mark.flushed_offset, log.min_offset), log.files()[-1].end):
         if record is not None:
-            return clean_exit or checkpoint.physical_timestamp > record[5]
+            return checkpoint.is_of_another(record[5], clean_exit=clean_exit)
     return False
 
 

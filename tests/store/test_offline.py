@@ -152,6 +152,30 @@ def test_a_file_that_is_missing_at_an_end_is_found_by_the_mark(store: Path, lost
     assert any(told in problem for problem in verify(DISK, str(store)).problems)
 
 
+@pytest.mark.parametrize(
+    ("killed", "checkpoint_time", "is_found"),
+    [
+        pytest.param(True, 2, True, id="killed, so our own records lie behind the mark"),
+        pytest.param(True, 3, False, id="another broker has written the checkpoint since"),
+        pytest.param(False, 2, False, id="another broker has stopped in order"),
+    ],
+)
+def test_a_first_file_is_missed_although_records_lie_behind_the_mark(
+    store: Path, *, killed: bool, checkpoint_time: int, is_found: bool
+) -> None:
+    """After a kill they do. Only a broker that writes no mark may have removed the file as expired; a start judges the same."""
+    mark = RecoveryMark(FILE_SIZE, FILE_SIZE, -1, 0, 0, -1, "")
+    Checkpoint(DISK, f"{store}/checkpoint", physical_timestamp=checkpoint_time, mark=mark.encode()).save()
+    if killed:
+        (store / "abort").touch()
+    assert verify(DISK, str(store)).problem_count == 0
+
+    (store / "commitlog" / f"{0:020d}").unlink()
+
+    problems = verify(DISK, str(store)).problems
+    assert any("begins at 1024, though it had every file from 0 on" in problem for problem in problems) is is_found
+
+
 def test_an_entry_that_leads_elsewhere_is_found(store: Path) -> None:
     """The queue says another place than the record."""
     rewrite(store / "consumequeue" / "T" / "1" / f"{0:020d}", lambda content: content.__setitem__(7, 99))
