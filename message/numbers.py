@@ -49,6 +49,8 @@ def _within(value: Any, low: int, high: int) -> int:
         number = int(value)
     except OverflowError as error:  # a float that is infinite
         raise ValueError("a number is finite") from error
+    except ValueError as error:
+        raise ValueError(f"a number was expected (got {value!r})") from error
     if not low <= number <= high:
         raise ValueError(
             f"a number from {low} to {high} was expected (got {number if abs(number) < 1 << 99 else 'a longer one'})"
