@@ -259,7 +259,7 @@ class Batches:
 
         Yields: a batch, the rows of `records` that are in it, and rows before its end whose bodies do not decompress.
         """
-        wants_body = any(column.name in ("body", "value") for column in self.columns)
+        wants_body = any(column.name.lower() in _BODIES for column in self.columns)
         compressed = np.flatnonzero(records.head["sys_flag"] & COMPRESSED) if wants_body else ()
         if not len(compressed):
             bodies = gather(records.piece, records.body_at, records.body_sizes) if wants_body else None
@@ -275,16 +275,17 @@ class Batches:
     def corrupt(self, texts: Sequence[str]) -> Array:
         """Build a batch for records that cannot be read: the column of faults is filled, all others are null."""
         arrays = [
-            pa.array(texts, field.type) if field.name == CORRUPT else pa.nulls(len(texts), field.type) for field in self.schema
+            pa.array(texts, field.type) if field.name.lower() == CORRUPT else pa.nulls(len(texts), field.type)
+            for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _batch(self, records: Records, bodies: Array) -> Array:
         arrays: list[Array] = []
         for column, field in zip(self.columns, self.schema, strict=True):
-            if column.name in ("body", "value"):
+            if column.name.lower() in _BODIES:
                 array = bodies
-            elif column.name == CORRUPT:
+            elif column.name.lower() == CORRUPT:
                 array = pa.nulls(len(records), pa.string())
             else:
                 array = BUILDERS[_builder(column)](records)
@@ -457,6 +458,7 @@ BUILDERS: dict[str, Callable[[Records], Array]] = {
     "headers": _headers,
 }
 """The function that builds each column. `body` and `value` are built separately because they may be compressed."""
+_BODIES = ("body", "value")
 _CANONICAL = {name.lower(): name for name in BUILDERS}
 
 

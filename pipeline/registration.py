@@ -23,6 +23,9 @@ def register(spark: SparkSession) -> None:
     are started with the Python that runs now, unless `PYSPARK_PYTHON` names another one. A server of Spark Connect, and the
     machines of a cluster, need the package in their own Python.
 
+    The session becomes the active one of the thread that calls this. Spark looks for the format of a write in the active
+    session of the thread that writes, not in the session of the rows, and a thread that Python started has none.
+
     Raises:
         NoSpark: the extra `spark` is not installed.
     """
@@ -33,6 +36,9 @@ def register(spark: SparkSession) -> None:
     if context is not None and "PYSPARK_PYTHON" not in os.environ and context.master.startswith("local"):
         context.pythonExec = sys.executable
     spark.dataSource.register(LedgermqDataSource)
+    if context is not None:
+        classic: Any = spark
+        classic._jvm.SparkSession.setActiveSession(classic._jsparkSession)  # noqa: SLF001 - which no public name does
 
 
 def register_views(spark: SparkSession, source: Mapping[str, str], pattern: str = ".*") -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,8 +26,9 @@ from ledgermq.pipeline.batches import (
     gather,
     read_heads,
 )
-from ledgermq.pipeline.columns import COLUMNS, KAFKA_COLUMNS
+from ledgermq.pipeline.columns import COLUMNS, CORRUPT, KAFKA_COLUMNS, Column
 
+HOST = encode_host("127.0.0.1", 10911)
 HOSTS = st.sampled_from(["127.0.0.1", "10.0.0.7", "::1", "fe80::7"])
 texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=15)
 names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "own"])
@@ -82,6 +84,20 @@ def built(piece: Piece, positions: Any, expected: Expected) -> pa.Table:
     records, faults = read_heads(piece, positions, expected)
     assert not faults
     return pa.Table.from_batches([batch for batch, _, _ in batches.build(records)], batches.schema)
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, KAFKA_COLUMNS], ids=["ledgermq", "kafka"])
+def test_a_schema_may_write_the_names_of_columns_in_any_case(columns: tuple[Column, ...]) -> None:
+    """Spark does not tell names apart by their case, and gives them to the source as the user wrote them."""
+    columns = (*columns, Column(CORRUPT, "string"))
+    piece, positions, expected = laid_out([encode_record(b"T", 3, 0, b"body", b"", 0, 0, 0, HOST, 0, HOST)])
+    records, _ = read_heads(piece, positions, expected)
+    plain, upper = Batches(columns), Batches(tuple(Column(column.name.upper(), column.type) for column in columns))
+
+    (batch, _, _), (other, _, _) = next(plain.build(records)), next(upper.build(records))
+
+    assert other.columns == batch.columns
+    assert upper.corrupt(["a fault"]).columns == plain.corrupt(["a fault"]).columns
 
 
 @given(st.lists(messages(), min_size=1, max_size=12), st.integers(0, 5))

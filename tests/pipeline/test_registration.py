@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import attrs
 import pytest
@@ -20,8 +21,9 @@ from ledgermq.pipeline import register, register_views
 from ledgermq.pipeline.errors import BadOption, NoSpark
 from ledgermq.pipeline.options import write_options
 from ledgermq.pipeline.session import session
-from ledgermq.testing.embedded import start_embedded
+from ledgermq.testing.embedded import Embedded, start_embedded
 
+from .brokers import create_topic
 from .stores import Stored, StoreFiles, interleaved
 
 if TYPE_CHECKING:
@@ -109,6 +111,31 @@ def test_a_second_thread_gets_the_session_of_the_process(spark: SparkSession) ->
     thread.join()
 
     assert found[0].sparkContext is spark.sparkContext
+
+
+@pytest.mark.parametrize("prepare", [register, lambda _: session()], ids=["register", "session"])
+def test_a_thread_that_registers_writes_rows_of_another_thread(
+    spark: SparkSession, broker: Embedded, prepare: Callable[[SparkSession], Any]
+) -> None:
+    """Spark looks for the format in the active session of the thread, and a thread that Python started has none."""
+    topic = f"threads-{uuid4().hex}"
+    create_topic(broker.namesrv, topic, 1)
+    rows = spark.createDataFrame([("1",), ("2",)], "body string")
+    failures: list[Exception] = []
+
+    def write() -> None:
+        try:
+            prepare(spark)
+            rows.write.format("ledgermq").options(nameServer=broker.namesrv, topic=topic).mode("append").save()
+        except Exception as error:  # noqa: BLE001 - shown by the test, which a thread could not fail
+            failures.append(error)
+
+    thread = Thread(target=write)
+    thread.start()
+    thread.join()
+
+    assert not failures
+    assert spark.read.format("ledgermq").options(nameServer=broker.namesrv, subscribe=topic).load().count() == 2
 
 
 @attrs.define(eq=False)
