@@ -103,10 +103,13 @@ class DerivedTables:
         for notify in self.on_groups:
             notify()
 
-    def keep_only(self, topics: Collection[str], groups: Collection[str]) -> None:
-        """Remove all other topics and groups, here and from the tables of a node that does not lead."""
+    def keep_only_topics(self, topics: Collection[str]) -> None:
+        """Remove all other topics here; `restore` removes them from the tables of a node that does not lead."""
         table = self.topic_table
         self.topics = {name: config for name, config in self.topics.items() if name in topics or table.is_system(name)}
+
+    def keep_only_groups(self, groups: Collection[str]) -> None:
+        """Remove all other groups here; `restore` removes them from the tables of a node that does not lead."""
         self.groups = {name: config for name, config in self.groups.items() if name in groups}
         self.forbidden = {name: bits for name, bits in self.forbidden.items() if name in groups}
 

@@ -497,7 +497,7 @@ class ReplicatedTables:
         if kind in _SETTINGS_FILES and lacks(_SETTINGS_FILES[kind]):
             self.derived.apply(control, follows=follows)
         elif kind == TABLES_CARRIED:
-            self._tables_carried(control)
+            self._tables_carried(control, lacks)
         elif kind == OFFSETS_COMMITTED and lacks(OFFSETS_FILE):
             self._offsets_committed(content, follows=follows)
         elif kind == LEASES_CHANGED and follows and lacks(LOCKS_FILE):
@@ -521,8 +521,11 @@ class ReplicatedTables:
         if follows:
             self._resets |= resets
 
-    def _tables_carried(self, control: Control) -> None:
-        """Take the log's tables for complete; a node whose own tables differ from the leader's drops the rest of them."""
+    def _tables_carried(self, control: Control, lacks: Callable[[str], bool]) -> None:
+        """Take the log's tables for complete; a node whose own tables differ from the leader's drops the rest of them.
+
+        A table whose file does not lack the event is later than it, and so are topics or groups that it does not name.
+        """
         self.stated_from = max(self.stated_from, long_of(control.content.get("from", 0)))
         self.derived.changed()
         self.offsets.changes += 1
@@ -531,7 +534,10 @@ class ReplicatedTables:
         self.in_log = True
         topics, groups = control.content.get("topics"), control.content.get("groups")
         if not self.role.takes_puts and topics and groups:
-            self.derived.keep_only(frozenset(topics), frozenset(groups))
+            if lacks(TOPICS_FILE):
+                self.derived.keep_only_topics(frozenset(topics))
+            if lacks(GROUPS_FILE):
+                self.derived.keep_only_groups(frozenset(groups))
             self.derived.restore()
 
     def forget(self) -> None:

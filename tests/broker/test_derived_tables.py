@@ -11,6 +11,7 @@ import trio
 from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker
 from ledgermq.broker.dledger import CopiedTables
+from ledgermq.broker.persistence import GROUPS_FILE, OFFSETS_FILE
 from ledgermq.broker.replicated_tables import GATHER_SECONDS
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import open_producer
@@ -386,6 +387,31 @@ def test_an_event_of_which_one_row_cannot_be_read_changes_nothing() -> None:
             follower.replicated.apply(control)
         assert tables_of(follower) == before
         assert follower.offsets.of("g", "T") == {}
+
+    scenario(story)
+
+
+def test_a_statement_removes_nothing_from_a_table_whose_file_is_newer() -> None:
+    """After a power cut one file may be older than the statement and another one newer: each is judged by itself."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        follower = up(next(node for node in group.nodes if node is not leader))
+        tables = follower.replicated
+        assert tables is not None
+        tables.apply(Control("topics_changed", {"topics": [{"topicName": "Later"}]}))
+        tables.apply(Control("groups_changed", {"groups": [{"groupName": "later"}]}))
+        statement = Control("tables_carried", {"from": 0, "topics": ["Other"], "groups": ["other"]})
+
+        tables.in_log = False
+        tables.apply(statement, lambda name: name == OFFSETS_FILE)
+        assert follower.topics.get("Later") is not None
+        assert follower.groups.get("later") is not None
+
+        tables.in_log = False
+        tables.apply(statement, lambda name: name == GROUPS_FILE)
+        assert follower.topics.get("Later") is not None
+        assert follower.groups.get("later") is None
 
     scenario(story)
 
