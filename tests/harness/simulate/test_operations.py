@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import attrs
@@ -23,6 +24,9 @@ def quiet() -> Iterator[None]:
         yield
 
 
+RESTORED = {"restored_backup", "slave_killed_before_restore", "cut_by_name"}
+
+
 def test_a_restored_master_gives_way_to_its_slave_although_that_was_killed_too() -> None:
     """Nothing acknowledged is lost, and what the old master had put meanwhile is cut by name."""
 
@@ -31,12 +35,15 @@ def test_a_restored_master_gives_way_to_its_slave_although_that_was_killed_too()
         short = attrs.evolve(pair, life_seconds=2.0, lives=3, ends=(End.KILL,) * 3, outage_seconds=(0.5,) * 3)
         return attrs.evolve(short, restores=True, accepts_loss=False, workloads=("plain", "groups"))
 
-    outcome = simulate_cluster(13, mend)
+    counts: Counter[str] = Counter()
+    for seed in (38, 25, 26, 20):  # what a seed draws changes with the code; the first one has all three now
+        outcome = simulate_cluster(seed, mend)
+        assert outcome.violations == []
+        counts += outcome.counts
+        if counts.keys() >= RESTORED:
+            break
 
-    assert outcome.violations == []
-    assert outcome.counts["restored_backup"] > 0
-    assert outcome.counts["slave_killed_before_restore"] > 0
-    assert outcome.counts["cut_by_name"] > 0
+    assert counts.keys() >= RESTORED
 
 
 class OnlyCopyRun(ClusterRun):
