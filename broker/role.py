@@ -71,13 +71,13 @@ class RoleState:
 
     role: Role
     broker_id: int
-    """The broker id under which name servers and clients know the broker; 0 for the master."""
+    """The broker id under which name servers and clients know the broker; 0 for the master, once it accepts puts."""
     reason: str = ""
     """Why the broker has this role."""
     synchronous: bool = False
     """Whether puts wait for slaves, on a master of the classic mode (SYNC_MASTER)."""
     term: int = 0
-    """The term for which the broker was elected, on a leader of a DLedger group whose nodes all register theirs; else 0."""
+    """The term for which the broker was elected, on a master of a DLedger group whose nodes all register theirs; else 0."""
     since_ms: int = 0
     """When the change to this role was requested, in milliseconds of the wall clock."""
 
@@ -188,16 +188,18 @@ class LiveRole:
         return number == self._wanted and self.state is wanted
 
     async def _run(self, old: RoleState, wanted: RoleState, steps: Steps) -> None:
-        # A future master is read-only during the change, so that nobody uses it as master before it is ready.
-        passing = Role.READ_ONLY if wanted.role.takes_puts else wanted.role
-        reason = f"it is becoming {wanted.role.value}: {wanted.reason}"
-        self.state = attrs.evolve(wanted, role=passing, reason=reason)
+        passing = wanted
+        if wanted.role.takes_puts:
+            # A future master is read-only and keeps its id during the change, so that nobody uses it before it is ready.
+            passing = attrs.evolve(wanted, role=Role.READ_ONLY, broker_id=old.broker_id, term=old.term)
+        self.state = attrs.evolve(passing, reason=f"it is becoming {wanted.role.value}: {wanted.reason}")
         try:
             for phase in (Phase.STOP_TAKING, Phase.SETTLE, Phase.REBUILD):
                 for step in steps.get(phase, ()):
                     await step(old, wanted)
         except Exception as error:
-            self.state = attrs.evolve(wanted, role=Role.READ_ONLY, reason=f"it could not become {wanted.role.value}: {error}")
+            reason = f"it could not become {wanted.role.value}: {error}"
+            self.state = attrs.evolve(passing, role=Role.READ_ONLY, reason=reason)
             log.error("role_change_failed", old=old.role.value, new=wanted.role.value, reason=str(error))
             raise
         self.state = wanted

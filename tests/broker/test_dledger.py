@@ -13,13 +13,14 @@ import pytest
 import trio
 
 from harness.simulate.scene import Node
-from ledgermq.broker.broker import open_broker
+from ledgermq.broker.broker import Broker, open_broker
 from ledgermq.broker.dledger import replica_settings
 from ledgermq.broker.role import Role
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, Consumer, open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
+from ledgermq.ha.dledger.node import DLedgerNode
 from ledgermq.ha.errors import WrongHaSetting
 from ledgermq.message.message import IncomingMessage, Message
 from ledgermq.message.units import MASTER_ID
@@ -275,6 +276,40 @@ def test_a_deposed_master_that_registers_late_does_not_replace_its_successor() -
         async with open_admin(group.namesrv, world=group.world("10.0.3.1")) as admin:
             (broker,) = (await admin.cluster()).brokers
         assert broker.addresses[MASTER_ID].host == new.machine.host
+
+    scenario(story)
+
+
+def test_an_elected_node_is_not_on_the_routes_as_master_before_it_has_derived_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that it derives is registered at once; with id 0, clients would ask it for topics that it does not have yet."""
+    derived = trio.Event()
+    prepare = DLedgerNode.prepare_to_lead
+
+    async def late(node: DLedgerNode) -> None:
+        await derived.wait()
+        await prepare(node)
+
+    async def story(group: Group) -> None:
+        old = await group.master()
+        monkeypatch.setattr(DLedgerNode, "prepare_to_lead", late)
+        await old.process.end(End.KILL)
+        elected: list[Broker] = []
+        with trio.fail_after(30):
+            while not elected:
+                await trio.sleep(0.01)
+                running = [node.broker for node in group.nodes if node is not old and node.broker is not None]
+                elected = [broker for broker in running if broker.role.state.role is Role.READ_ONLY]
+        elected[0].registration.register_again()
+        await trio.sleep(1)
+
+        async with open_admin(group.namesrv, world=group.world("10.0.3.1")) as admin:
+            (before,) = (await admin.cluster()).brokers
+            derived.set()
+            new = await group.master()
+            await trio.sleep(1)
+            (after,) = (await admin.cluster()).brokers
+        assert MASTER_ID not in before.addresses
+        assert after.addresses[MASTER_ID].host == new.machine.host
 
     scenario(story)
 

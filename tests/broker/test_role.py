@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,27 @@ async def test_observers_follow_in_the_order_of_the_phases() -> None:
         "REGISTER as master",
     ]
     assert role.refusal is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_future_master_keeps_its_id_and_term_until_it_is_ready(*, fails: bool) -> None:
+    """A registration that falls into the change, or comes after it has failed, does not name it as the master."""
+    role = LiveRole(RoleState(Role.FOLLOWER, 2, "another leads"), SimClock(now=lambda: 0.0))
+    seen: list[tuple[int, int]] = []
+
+    async def rebuild(_old: RoleState, _new: RoleState) -> None:
+        seen.append((role.broker_id, role.state.term))
+        if fails:
+            raise OSError(28, "No space left on device")
+        await trio.lowlevel.checkpoint()
+
+    role.begin({Phase.REBUILD: [rebuild]})
+
+    with pytest.raises(OSError, match="No space") if fails else nullcontext():
+        await role.change(Role.MASTER, 0, "elected", term=7)
+
+    assert seen == [(2, 0)]
+    assert (role.broker_id, role.state.term) == ((2, 0) if fails else (0, 7))
 
 
 async def test_a_replica_is_one_from_the_first_phase_on() -> None:
