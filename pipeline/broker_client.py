@@ -186,9 +186,12 @@ class BrokerClient:
 
     def is_deleted(self, topic: str, broker_name: str) -> bool:
         """Return whether a live broker no longer has a topic. Topics of a broker that is down are not in the route either."""
+        # The route is asked for again, because the broker may have come back between the first two answers.
+        return not self._has(topic, broker_name) and broker_name in self.brokers() and not self._has(topic, broker_name)
+
+    def _has(self, topic: str, broker_name: str) -> bool:
         route = self.route(topic)
-        has_topic = route is not None and any(queue.broker_name == broker_name for queue in route.queues)
-        return not has_topic and broker_name in self.brokers()
+        return route is not None and any(queue.broker_name == broker_name for queue in route.queues)
 
     def retry_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic; None if there are live brokers and none has the topic.

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import attrs
 import pytest
 
+from ledgermq.client.route import QueueRoute, TopicRoute
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.message.message import MessageQueue
 from ledgermq.pipeline.batches import Batches
@@ -344,3 +345,24 @@ def test_a_server_that_never_answers_costs_the_time_that_was_set() -> None:
     with pytest.raises(LinkLost, match="Connection refused"):
         link.call(RemotingCommand(11), 0.2)
     assert time.monotonic() - began < 5
+
+
+@attrs.define(eq=False)
+class ComingBack(BrokerClient):
+    """Its broker registers again, with its topics, between two answers of the name server."""
+
+    up: bool = False
+
+    def route(self, topic: str) -> TopicRoute | None:
+        return TopicRoute(topic, (), (QueueRoute("a", 1, 1, 6),)) if self.up else None
+
+    def brokers(self) -> set[str]:
+        self.up = True
+        return {"a"}
+
+
+def test_a_topic_of_a_broker_that_has_just_come_back_does_not_count_as_deleted() -> None:
+    """Its topics were not in the first answer, because it was down then."""
+    client = ComingBack(Servers((Address("127.0.0.1", 9876),)))
+
+    assert not client.is_deleted("T", "a")
