@@ -25,11 +25,9 @@ from .catalog import Bounds
 from .errors import BadOption, BrokerGone, TopicGone, Unavailable
 from .link import Link, LinkLost, link_to
 from .options import Pulling, ReadOptions, Servers
-from .ranges import QueueRange, Task, plan_queues
+from .ranges import RECORD_BYTES, QueueRange, Task, plan_queues
 from .waiting import Wait
 
-RECORD_BYTES = 1024
-"""The assumed size of a message if none could be fetched."""
 SAMPLED_QUEUES_MAX, SAMPLED_MESSAGES = 32, 4
 """How many queues of a plan are asked for messages, and for how many each, to learn how large messages are."""
 MEMBER_SECONDS = 3.0
@@ -396,7 +394,7 @@ class BrokerCatalog:
 
     def plan(self, ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:
         # Sizes are not looked up: a batch that is planned again, when messages have expired, must be divided in the same way.
-        return plan_queues(ranges, options.split, RECORD_BYTES)
+        return plan_queues(ranges, options.split)
 
     def range_bytes(self, ranges: Sequence[QueueRange]) -> int:
         return sum(each.count for each in ranges) * self._record_bytes(ranges)

@@ -23,6 +23,8 @@ SMALL_BYTES = 4 * 1024 * 1024
 """The least work that justifies a further task, unless the user asks for more tasks."""
 TASKS_AIM = 8
 """Plans with enough work have at least this many tasks, so that a few cores are used."""
+RECORD_BYTES = 1024
+"""The assumed size of a record where none was looked at."""
 RECORDS_MAX = 1_000_000
 """The most records of which a task has the consume queue units in memory, 20 bytes each. Larger tasks are read in parts."""
 
@@ -79,7 +81,7 @@ def task_count(records: int, size: int, split: Split) -> int:
     return min(wanted, max(records, 1))
 
 
-def plan_queues(ranges: Sequence[QueueRange], split: Split, record_bytes: int = 1024) -> list[Task]:
+def plan_queues(ranges: Sequence[QueueRange], split: Split, record_bytes: int = RECORD_BYTES) -> list[Task]:
     """Plan ranges queue by queue: each queue is cut into equal parts unless its order counts, and small parts share a task.
 
     Args:

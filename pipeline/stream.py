@@ -23,7 +23,7 @@ from .errors import DataLoss, warn
 from .link import LinkLost
 from .offsets import JsonOffsets, Offsets, from_json, to_json
 from .options import TOOLS_GROUP, ReadOptions, Stores
-from .ranges import QueueRange, admit, existing, ranges_between
+from .ranges import QueueRange, admit, existing, plan_queues, ranges_between
 from .reading import TaskPartition, TaskReader, open_catalog
 
 POLL_SECONDS = 0.02
@@ -267,12 +267,13 @@ class LedgermqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = from_json(start)
         ranges = self.progress.readable(begin, from_json(end))
-        if isinstance(self.options.place, Stores):  # tasks are sections of the log, and depend on what exists
+        if isinstance(self.options.place, Stores) and not self.options.split.keeps_order:
+            # Tasks are sections of the log, and depend on what exists.
             return [TaskPartition(task) for task in self.progress.catalog.plan(ranges, self.options)]
         # Retention may have moved since the batch was planned first, and its tasks must have the same messages again.
         new = [each for each in ranges if each.queue not in begin]
         whole = [each for each in ranges_between(begin, from_json(end)) if each.queue in begin]
-        tasks = self.progress.catalog.plan(sorted([*whole, *new], key=lambda each: each.queue), self.options)
+        tasks = plan_queues(sorted([*whole, *new], key=lambda each: each.queue), self.options.split)
         return [TaskPartition(task) for task in existing(tasks, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

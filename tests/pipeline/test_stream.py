@@ -15,7 +15,7 @@ import pytest
 
 from ledgermq import Message, blocking
 from ledgermq.message.message import MessageQueue
-from ledgermq.pipeline import stream
+from ledgermq.pipeline import ranges, stream
 from ledgermq.pipeline.broker_client import BrokerCatalog
 from ledgermq.pipeline.catalog import Bounds
 from ledgermq.pipeline.columns import available
@@ -27,7 +27,7 @@ from ledgermq.pipeline.stream import LedgermqStreamReader, Progress
 from ledgermq.testing.embedded import Embedded, start_embedded
 
 from .brokers import create_topic, delete_topic, send
-from .stores import StoreFiles, interleaved
+from .stores import Stored, StoreFiles, interleaved
 
 _PLACES = ("queueId", "queueOffset", "partition", "offset")
 """Columns with queue and offset, in both styles of columns."""
@@ -237,6 +237,27 @@ def test_a_batch_is_divided_alike_after_retention_has_moved(monkeypatch: pytest.
 
     assert len(before) > 6
     assert [messages(task) for task in after] == [[each for each in messages(task) if each[1] >= 70] for task in before]
+
+
+def test_a_batch_from_files_is_divided_alike_after_retention_has_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While each queue has a task of its own: one whose messages are all gone still counts."""
+    monkeypatch.setattr(ranges, "SMALL_RECORDS", 10)
+    files = StoreFiles(tmp_path / "store", segment_size=4096, queue_file_units=20)
+    files.append([Stored(queue_id=0)] * 20 + [Stored(queue_id=1)] * 60 + [Stored(queue_id=2)] * 30)
+    given = {"storePath": str(files.root), "subscribe": "T", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    read = read_options(given, streaming=True)
+    reader = LedgermqStreamReader(read, available(read.content))
+    start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+    reader.latestOffset(start, limit)
+    end = reader.latestOffset(start, limit)
+    before: list[Task] = [partition.value for partition in reader.partitions(start, end)]
+    (files.root / "commitlog" / f"{0:020d}").unlink()
+
+    after: list[Task] = [partition.value for partition in reader.partitions(start, end)]
+
+    assert [[each.queue.queue_id for each in task] for task in before] == [[0], [1], [2]]
+    assert [[each.queue.queue_id for each in task] for task in after] == [[], [1], [2]]
+    assert [sum(each.count for each in task) for task in after] == [0, before[1][0].count - after[1][0].start, 30]
 
 
 def test_a_topic_that_is_deleted_under_a_stream_is_an_error_or_dropped(files: StoreFiles, run: Engine) -> None:
