@@ -126,17 +126,19 @@ class Cleaner:
         begins: dict[tuple[str, int], int] = {}
         async for queues in in_slices(list(self.store.queues.table.items()) if removed else [], ROWS_PER_SLICE):
             begins |= {key: queue.min_offset for key, queue in queues}
-        for segment in removed:
-            await commit_log.remove_oldest()
-            if deletion.reason is Reason.FORCED:
-                # It had not expired: a consumer may not have read it yet.
-                log.warning("unexpired_segment_deleted", path=segment.path, used_ratio=round(ratio, 4))
-            else:
-                log.info("segment_deleted", path=segment.path, reason=deletion.reason.value if deletion.reason else "")
-        if removed:
-            await self.follow_log()
-            if self.readers is not None and deletion.reason is not Reason.CONSUMED:
-                await self.readers.note_lost(begins, forced=deletion.reason is Reason.FORCED)
+        try:
+            for segment in removed:
+                await commit_log.remove_oldest()
+                if deletion.reason is Reason.FORCED:
+                    # It had not expired: a consumer may not have read it yet.
+                    log.warning("unexpired_segment_deleted", path=segment.path, used_ratio=round(ratio, 4))
+                else:
+                    log.info("segment_deleted", path=segment.path, reason=deletion.reason.value if deletion.reason else "")
+        finally:  # the log may begin later although the disk failed
+            if removed:
+                await self.follow_log()
+                if self.readers is not None and deletion.reason is not Reason.CONSUMED:
+                    await self.readers.note_lost(begins, forced=deletion.reason is Reason.FORCED)
         self._mark_disk(self.store.disk_ratio(), rules, unread)
 
     async def _keep_queue_ends(self, low: int) -> bool:

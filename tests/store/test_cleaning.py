@@ -48,6 +48,34 @@ async def test_files_that_are_deleted_early_are_logged_as_a_warning(tmp_path: Pa
         assert 0.85 < events[0]["used_ratio"] < 0.95
 
 
+async def test_queues_begin_where_the_log_does_although_a_later_segment_could_not_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a group would be given offsets whose messages are gone."""
+    disk, remove = SimDisk(), SimDisk.remove
+    async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        store.put([incoming(b"x" * 1500) for _ in range(8)])
+        await _derive_flushed(store)
+        kept = store.log.files()[2].path
+        assert store.cleaner is not None
+
+        def fail(disk: SimDisk, path: str) -> None:
+            if path == kept:
+                raise OSError(errno.EIO, "Input/output error", path)
+            remove(disk, path)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SimDisk, "remove", fail)
+            with pytest.raises(OSError, match="Input/output"):
+                await store.cleaner.delete_expired()
+
+        ((topic, queue_id), queue), *_ = store.queues.table.items()
+        first = queue.unit(store.min_offset(topic, queue_id))
+        assert first is not None
+        assert store.log.files()[0].path == kept
+        assert first[0] >= store.log.min_offset
+
+
 @pytest.mark.parametrize("seed", range(5))
 async def test_queues_end_where_they_did_when_a_power_cut_follows_the_removal_of_young_segments(
     tmp_path: Path, seed: int
