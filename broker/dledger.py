@@ -231,6 +231,8 @@ class DLedgerReplication(Replication[DLedgerNode]):
     async def start(self, nursery: trio.Nursery) -> None:
         self.replicated.observe()
         self.store.queue_ends.restate.append(self.replicated.state)
+        if self.store.cleaner is not None:
+            self.store.cleaner.may_remove = self.persistence.write_until
         self.node.replica.before_clearing.append(self._forget_tables)
         self.node.on_leading = self._follow_group
         await super().start(nursery)

@@ -71,6 +71,8 @@ class Table:
     """How often the table is written; 0 if it is written at every change, after `wake`."""
     written: Hashable = 0
     """The value of `changes` at the last write."""
+    log_offset: int = 0
+    """`LOG_OFFSET_KEY` of the file as it is now; 0 if it has none."""
     failure: str = ""
     """Why the last write failed; empty if it did not."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
@@ -125,6 +127,7 @@ class Table:
                 )
                 return False
             self.written, self.failure = changes, ""
+            self.log_offset = cast("dict[str, int]", content).get(LOG_OFFSET_KEY, 0) if isinstance(content, dict) else 0
             return True
 
 
@@ -176,7 +179,7 @@ class Persistence:
 
     def keep(self, name: str, take: Callable[[], Any], changes: Callable[[], Hashable], interval_seconds: float = 0.0) -> Table:
         """Write a table to the file of this name from now on; its current content counts as written."""
-        table = Table(name, self._file(name), take, changes, interval_seconds, changes())
+        table = Table(name, self._file(name), take, changes, interval_seconds, changes(), self.log_offsets.get(name, 0))
         self.tables[name] = table
         return table
 
@@ -192,6 +195,14 @@ class Persistence:
     async def write_all(self, *, always: bool = False) -> bool:
         """Write the file of every table that has changed, or of every table; return False if one could not be written."""
         return all([await table.write(self._workers, always=always) for table in self.tables.values()])
+
+    async def write_until(self, end: int) -> bool:
+        """Write the file of every table that is derived from the log, unless it contains the events before `end` already.
+
+        After a removal of the log up to `end`, no start could read them there. Returns False if one could not be written.
+        """
+        older = [table for name in sorted(LOG_DERIVED) if (table := self.tables[name]).log_offset < end]
+        return all([await table.write(self._workers, always=True) for table in older])
 
     def check_writable(self) -> None:
         """Refuse a change of a table while one cannot be written: after a crash the change would be forgotten.

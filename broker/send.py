@@ -110,8 +110,8 @@ _SHORT_PROPERTIES = SENT_PROPERTIES_BYTES_MAX // 4
 """Properties of up to this many characters are within the limit, however many bytes each character takes."""
 _RECORD_EXTRA = 512
 """The most bytes of a record beside body and properties, with the header of a ledger's entry and the filler of a segment."""
-BATCH_ITEMS_MAX = 16_384
-"""The most messages of one batch, for example 4 MiB of messages of 250 bytes. A larger batch is refused, because a batch is
+BATCH_ITEMS_MAX = 10_000
+"""The most messages of one batch, for example 4 MiB of messages of 400 bytes. A larger batch is refused, because a batch is
 put in one turn of the event loop."""
 
 _PUT_OK = PutStatus.PUT_OK

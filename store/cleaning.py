@@ -46,6 +46,10 @@ async def _nothing_to_write(_log_min_offset: int) -> None:
     await trio.lowlevel.checkpoint()
 
 
+async def _always(_end: int) -> bool:
+    return True
+
+
 async def _all_is_marked(offset: int) -> int:
     await trio.lowlevel.checkpoint()
     return offset
@@ -58,6 +62,8 @@ class Cleaner:
     store: PutSide
     readers: Readers | None = None
     """Without it, nothing counts as read."""
+    may_remove: Callable[[int], Awaitable[bool]] = _always
+    """Whether nothing is derived from the log before a physical offset that only the log has; a failed one is asked again."""
     before_removal: Callable[[int], Awaitable[None]] = _nothing_to_write
     """Called before files are removed, with the log's later min offset, so that the next start does not count them as lost."""
     mark_until: Callable[[int], Awaitable[int]] = _all_is_marked
@@ -119,8 +125,10 @@ class Cleaner:
             safe = await self.mark_until(removed[-1].end)
             removed = [segment for segment in removed if segment.end <= safe]
         await self.store.queue_ends.append_pending()
-        if removed and not await self._keep_queue_ends(removed[-1].end) and deletion.reason is not Reason.FORCED:
-            removed = []
+        if removed:
+            end = removed[-1].end
+            kept = await self._keep_queue_ends(end) and await self.may_remove(end)
+            removed = removed if kept or deletion.reason is Reason.FORCED else []
         if removed:
             await self.before_removal(removed[-1].end)
         begins: dict[tuple[str, int], int] = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
+from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ import trio
 from trio.testing import MockClock
 
 from ledgermq.broker.offsets import ConsumerOffsets
-from ledgermq.broker.persistence import LOG_OFFSET_KEY, OFFSETS_FILE, Persistence, encoded, encoded_offsets
+from ledgermq.broker.persistence import LOG_DERIVED, LOG_OFFSET_KEY, OFFSETS_FILE, Persistence, encoded, encoded_offsets
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.store.json_file import JsonFile
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.world import sim_world
 from ledgermq.world.real import real_world
@@ -185,6 +188,36 @@ async def test_offsets_are_encoded_in_several_turns_while_they_change(monkeypatc
     assert turns >= 8, "two rows an entry with its name, so ten entries a turn"
     assert found.keys() <= {f"T{n}@g" for n in range(100)}
     assert all(queues in ({"0": 1000}, {"0": 1001}) for queues in found.values())
+
+
+async def test_files_that_lack_events_of_the_log_are_written_before_it_is_removed(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """Also those of tables that have not changed since; a file that has the events already is left alone."""
+    offsets: dict[str, int] = dict.fromkeys(LOG_DERIVED, 100)
+    world = sim_world(1)
+    persistence = Persistence(world.disk, world.workers, "config")
+    for name in LOG_DERIVED:
+        persistence.keep(name, partial(_with_offset, offsets, name), lambda: 0)
+
+    assert await persistence.write_until(100)
+    offsets[OFFSETS_FILE] = 200
+    assert await persistence.write_until(100)
+    again = Persistence(world.disk, world.workers, "config")
+    for name in LOG_DERIVED:
+        again.load(name, lambda stored: stored)
+    assert again.log_offsets == dict.fromkeys(LOG_DERIVED, 100)
+
+    def fail(_file: JsonFile, _content: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(JsonFile, "save", fail)
+    assert await persistence.write_until(100)
+    assert not await persistence.write_until(101)
+
+
+def _with_offset(offsets: Mapping[str, int], name: str) -> dict[str, int]:
+    return {LOG_OFFSET_KEY: offsets[name]}
 
 
 async def test_a_file_taken_in_several_turns_says_of_the_log_what_was_true_before_the_first(

@@ -48,6 +48,28 @@ async def test_files_that_are_deleted_early_are_logged_as_a_warning(tmp_path: Pa
         assert 0.85 < events[0]["used_ratio"] < 0.95
 
 
+async def test_nothing_is_removed_that_only_the_log_has(tmp_path: Path) -> None:
+    """Whoever derives something from the log and could not write it yet says no."""
+    asked: list[int] = []
+
+    async def refuse(end: int) -> bool:
+        asked.append(end)
+        await trio.lowlevel.checkpoint()
+        return False
+
+    async with small_store(tmp_path, disk=SimDisk(), file_reserved_time=0) as store:
+        store.put([incoming(b"x" * 1500) for _ in range(8)])
+        await _derive_flushed(store)
+        segments = store.log.files()
+        assert store.cleaner is not None
+        store.cleaner.may_remove = refuse
+
+        await store.cleaner.delete_expired()
+
+        assert asked == [segments[-2].end]
+        assert [each.path for each in store.log.files()] == [each.path for each in segments]
+
+
 async def test_queues_begin_where_the_log_does_although_a_later_segment_could_not_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
