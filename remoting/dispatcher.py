@@ -84,7 +84,8 @@ class Dispatcher:
     def register_long(self, codes: Mapping[int, WaitingHandler]) -> None:
         """Let handlers answer requests whose long work is divided among turns of the event loop, one request after the other.
 
-        Each holds megabytes of an answer until it is complete; hundreds that take turns would hold gigabytes and end no sooner.
+        Each holds megabytes meanwhile, of an answer or of a list of what is to be done; hundreds that take turns would hold
+        gigabytes and end no sooner.
         """
         lock = trio.Lock()
         for code, handler in codes.items():

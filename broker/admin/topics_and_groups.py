@@ -73,11 +73,15 @@ class Administration:
         for code, waiting in (
             (RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic),
             (RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group),
-            (RequestCode.CLEAN_UNUSED_TOPIC, self.clean_topics),
-            (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_queues),
-            (RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired_segments),
         ):
             dispatcher.register_waiting(code, waiting)
+        dispatcher.register_long(
+            {
+                RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
+                RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
+                RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_segments,
+            }
+        )
         dispatcher.register_long({RequestCode.CLONE_GROUP_OFFSET: self.clone_offsets})
 
     # ---------------------------------------------------------------- topics

@@ -14,6 +14,7 @@ from ledgermq.broker.topics import TopicConfig
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.errors import RequestRefused
+from ledgermq.store.cleaning import Cleaner
 from ledgermq.testing.logs import capture_logs
 
 from ...turns import counted
@@ -280,6 +281,27 @@ async def test_unused_topics_lose_their_queues(desk: Desk) -> None:
 
     assert answer.code == ResponseCode.SUCCESS
     assert desk.broker.store.topics() == {"T1"}
+
+
+async def test_many_who_have_queues_cleaned_are_served_one_after_the_other(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each holds a list of all queues meanwhile, 5 MB of 80,000: a thousand at once would fill the memory."""
+    running, most, done = 0, 0, 0
+
+    async def clean(_cleaner: Cleaner) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await trio.lowlevel.checkpoint()
+        running, done = running - 1, done + 1
+
+    monkeypatch.setattr(Cleaner, "follow_log", clean)
+    asked = [RemotingCommand(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, opaque=opaque) for opaque in range(50)]
+
+    desk.broker.dispatcher.handle(desk.connection, asked)
+    while done < len(asked):
+        await trio.lowlevel.checkpoint()
+
+    assert most == 1
 
 
 @pytest.mark.parametrize("code", [RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG])
