@@ -12,8 +12,8 @@ import trio
 from ...world.clock import Clock
 
 STALLED_TICKS = 10
-"""If a node slept this many ticks longer than planned, only one tick is counted, so that it does not time out its peers, whose
-messages are still in its sockets."""
+"""If a node slept more than this many ticks longer than planned, half of the planned ones are counted, so that it does not time
+out its peers, whose messages are still in its sockets. A node that is late each time counts the rest in shorter sleeps."""
 ROUNDING = 1e-3
 """The part of a tick by which a sleep may end early and still count as whole; otherwise a rounding error would make the loop
 sleep again and again."""
@@ -64,9 +64,9 @@ class Ticking:
         ticks = int((now - self._counted_to) / self.seconds + ROUNDING)
         if ticks <= 0:
             return
-        stalled = now > self._due_at + STALLED_TICKS * self.seconds
+        planned = (self._due_at - self._counted_to) / self.seconds
         self._counted_to += ticks * self.seconds
-        self.core.tick(1 if stalled else ticks)
+        self.core.tick(ticks if ticks <= planned + STALLED_TICKS else max(int(planned / 2), 1))
 
     def plan(self) -> None:
         """Let the task sleep until the next timer of the core expires; called after the core got any input."""

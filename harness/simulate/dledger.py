@@ -14,6 +14,7 @@ import trio
 from ledgermq.broker.broker import Broker
 from ledgermq.broker.dledger import replica_settings
 from ledgermq.broker.replicated_tables import ReplicatedTables
+from ledgermq.ha.dledger.java_state import JavaSettings
 from ledgermq.ha.dledger.settings import JAVA, NATIVE
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.checkers import DLEDGER_CHECKERS
@@ -46,6 +47,8 @@ EXPIRING_SEGMENT = 16384
 GATHER_SLACK_SECONDS = 1.5
 """A failover may lose offset commits that are at most this old, if disks are not slow: an isolated leader accepts commits for
 an election time-out, and collects them for a moment before it replicates them."""
+JAVA_SLACK_SECONDS = GATHER_SLACK_SECONDS + JavaSettings().heartbeat_ms * JavaSettings().heartbeat_leak / 1000
+"""The same with the dialect of DLedger, whose isolated leader leads on for some intervals between heartbeats."""
 
 ELECTIONS_HEALED_MAX = 5
 """How many elections there may be from the end of all faults until all nodes are equal."""
@@ -168,10 +171,11 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         rng = random.Random(draw.seed ^ 0x1ED6)  # noqa: S311 - never secrets
         kinds = [blow.kind for blow in draw.blows]
         spoiled = draw.disk_errors or any("sync" in blow or "full" in blow or "slow" in blow for blow in kinds)
+        slack = JAVA_SLACK_SECONDS if draw.dialect == JAVA else GATHER_SLACK_SECONDS
         history = History(
             sync_flush=True,
             copies=draw.nodes // 2 + 1,
-            commit_seconds=inf if spoiled or draw.clock_drift else GATHER_SLACK_SECONDS + 8 * draw.sync_seconds_max,
+            commit_seconds=inf if spoiled or draw.clock_drift else slack + 8 * draw.sync_seconds_max,
             retries_max=draw.retries_max,
             change_seconds=-inf,  # an answered change is on a majority, so no later fault may lose it
         )

@@ -37,15 +37,16 @@ class Timer:
 
 @attrs.define(eq=False)
 class Now:
-    """The clock of trio, and how long the process was suspended."""
+    """The clock of trio, or one that is faster, and how long the process was suspended."""
 
     suspended: float = 0.0
+    pace: float = 1.0
 
     def wall_ms(self) -> int:
         return int(self.monotonic() * 1000)
 
     def monotonic(self) -> float:
-        return trio.current_time() + self.suspended
+        return trio.current_time() * self.pace + self.suspended
 
 
 @attrs.define(eq=False)
@@ -125,7 +126,7 @@ async def test_a_timer_that_becomes_shorter_wakes_the_node_earlier(autojump_cloc
 
 
 @pytest.mark.parametrize("ticks", [STALLED_TICKS, STALLED_TICKS + 2])
-async def test_a_node_that_was_suspended_counts_one_tick(ticks: int, autojump_clock: MockClock) -> None:
+async def test_a_node_that_was_suspended_counts_half_of_its_sleep(ticks: int, autojump_clock: MockClock) -> None:
     """Otherwise it would time out peers whose messages are still in its sockets; a short delay is counted whole."""
     scene = Scene(Timer(30, 30))
 
@@ -135,4 +136,16 @@ async def test_a_node_that_was_suspended_counts_one_tick(ticks: int, autojump_cl
 
     await running(scene, suspended)
 
-    assert scene.core.ticks == (1 if ticks > STALLED_TICKS else 30 + ticks)
+    assert scene.core.ticks == (15 if ticks > STALLED_TICKS else 30 + ticks)
+
+
+async def test_a_node_that_is_late_at_each_wake_up_times_out_its_leader_soon(autojump_clock: MockClock) -> None:
+    """As on a machine that is too busy: of each long sleep that ends late, a part counts."""
+    scene = Scene(Timer(300, 300), Now(pace=1.05))  # six seconds on this clock, whose sleeps are 5% too long
+
+    async def nothing_happens() -> None:
+        await trio.sleep(9.1)
+
+    await running(scene, nothing_happens)
+
+    assert scene.core.expired == 1
