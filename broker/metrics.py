@@ -17,6 +17,7 @@ import trio
 
 from ..store.message_store import MessageStore
 from ..world.clock import Clock
+from ..world.garbage import private_bytes
 from ..world.slices import in_slices
 from .clients import Consumers, Producers
 from .groups import GroupTable
@@ -136,6 +137,7 @@ class Metrics:
         yield one(
             "ledgermq_broker_takes_messages", "1 if sends are taken, else 0.", lambda: self.store.writability.refusal is None
         )
+        yield one("ledgermq_private_memory_bytes", "Memory of this process alone, without mapped files.", private_bytes)
         yield one("ledgermq_broker_id", "The broker id: 0 for a master or leader.", lambda: self.role.broker_id)
         yield one("rocketmq_storage_size", "Bytes of the commit log.", lambda: log.max_offset - log.min_offset)
         yield one(

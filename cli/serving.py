@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import faulthandler
-import gc
 import signal
 import socket
 import sys
@@ -18,16 +17,11 @@ import trio
 
 from ..remoting.errors import BadProperties
 from ..remoting.java_properties import read_properties
+from ..world.garbage import GarbageBound, collect_rarely
 from ..world.memory import bound_freed_memory
 from .reasons import output_lost, reason_of
 from .systemd import ServiceManager
 
-COLLECT_AFTER = 10_000
-"""The garbage collector runs after this many new container objects, about a MiB."""
-MIDDLE_AFTER, FULL_AFTER = 5, 1000
-"""After how many collections of the youngest objects those that survived one are collected, 60,000 objects, and after how many
-of these collections all objects are. With full tables a collection of 250,000 objects took up to 129 ms of one turn of the
-event loop; collecting fewer more often takes as long altogether."""
 SWITCH_SECONDS = 0.0001
 """The thread switch interval: how long a worker may wait for the interpreter before it starts a sync or reports its end.
 Python's default is longer than most syncs."""
@@ -105,16 +99,6 @@ def _take_all_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _collect_rarely() -> None:
-    """Make the garbage collector run rarely, and never traverse the objects of the start again.
-
-    A message creates a few containers, none of them in a cycle: with Python's defaults the collector would run every hundred
-    messages and find nothing.
-    """
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER, MIDDLE_AFTER, FULL_AFTER)
-
-
 def first_of(error: BaseException) -> BaseException:
     """The first error that is not a group in nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
@@ -171,12 +155,13 @@ async def _serve(
 
             nursery.start_soon(_stop_on_signal, signals, stop, nursery.cancel_scope, hangup, serving)
             async with opened as server:
-                _collect_rarely()
+                collect_rarely()
                 sys.setswitchinterval(SWITCH_SECONDS)
                 servers.append(server)
                 _print(announce(server))
                 manager.ready()
                 nursery.start_soon(manager.keep_watched)
+                nursery.start_soon(GarbageBound().keep)
                 await stop.wait()
                 manager.stopping()
                 servers.clear()

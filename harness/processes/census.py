@@ -7,12 +7,13 @@ garbage collector tracks, and bytes, byte arrays and texts that these refer to.
 from __future__ import annotations
 
 import gc
-import re
 import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
+
+from ledgermq.world.garbage import private_bytes
 
 STEP_BYTES = 128 << 20
 SAMPLE_SECONDS = 0.1
@@ -21,14 +22,19 @@ OWNERS_SHOWN = 6
 _LEAVES = (bytes, bytearray, str, memoryview)
 
 
-def resident_bytes() -> int:
-    """Private resident memory of this process, without mapped files."""
-    found = re.search(r"^RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(found[1]) * 1024 if found is not None else 0
-
-
 def census() -> list[str]:
-    """The types that take most memory, and the largest objects with the types of what refers to them."""
+    """The types that take most memory, and the largest objects with the types of what refers to them.
+
+    Garbage is not collected meanwhile: the collector would traverse the list of all objects, in a turn of the server.
+    """
+    gc.disable()
+    try:
+        return _census()
+    finally:
+        gc.enable()
+
+
+def _census() -> list[str]:
     sizes, counts, large, seen = Counter[str](), Counter[str](), list[tuple[int, object]](), set[int]()
     every: list[object] = gc.get_objects()
     for tracked in every:
@@ -67,7 +73,7 @@ def _watch(path: Path) -> None:
     passed = STEP_BYTES
     while True:
         time.sleep(SAMPLE_SECONDS)
-        now = resident_bytes()
+        now = private_bytes()
         if now > passed:
             while passed < now:
                 passed += STEP_BYTES

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -46,6 +47,8 @@ TURN_MS_MAX = 100
 """The most CPU time of one turn of an event loop, in milliseconds; a longer turn fails the run."""
 RESIDENT_BYTES_MAX = ServerLimits().partial_bytes_max + ServerLimits().all_unsent_bytes_max + (512 << 20)
 """The most memory of a server: its bounds for all connections, and 512 MiB for its tables and one request."""
+OLD_GARBAGE_MAX = 1000
+"""The most old objects in cycles that a server may leave, for instance of connections that ended just now."""
 WORKERS = 6
 RUN_MAX = 40
 COPIES, COPIES_SHARE = 300, 0.02
@@ -100,6 +103,8 @@ class EdgeRun:
     probes: int = 0
     longest: dict[str, list[tuple[int, str, str]]] = attrs.field(factory=dict[str, list[tuple[int, str, str]]])
     resident: dict[str, int] = attrs.field(factory=dict[str, int])
+    garbage: dict[str, int] = attrs.field(factory=dict[str, int])
+    """How many old objects of each server were garbage in cycles at the end."""
     seconds: float = 0.0
 
     def summary(self) -> str:
@@ -109,7 +114,8 @@ class EdgeRun:
         turns = ", ".join(f"{name} {ms} ms" for name, ms in steps.items())
         return (
             f"{sum(self.frames.values())} requests ({dict(self.frames)}), {sum(self.answers.values())} answers in "
-            f"{self.seconds:.0f} s; longest turns: {turns}; most memory: {memory}; {self.probes} messages of the probe; "
+            f"{self.seconds:.0f} s; longest turns: {turns}; most memory: {memory}; "
+            f"old garbage in cycles: {self.garbage}; {self.probes} messages of the probe; "
             f"{sum(self.acts.values())} acts on full states; "
             f"{len(self.violations)} violations"
         )
@@ -313,8 +319,7 @@ class Edge:
     async def _sample(self) -> None:
         while True:
             for watched in self.servers:
-                with suppress(OSError, AssertionError):
-                    watched.resident_max = max(watched.resident_max, watched.server.resident_bytes)
+                watched.resident_max = max(watched.resident_max, watched.server.resident_bytes)
             await trio.sleep(SAMPLE_SECONDS)
 
     def _violated(self, violation: str) -> None:
@@ -338,8 +343,21 @@ class Edge:
                 self._violated(violation)
         for watched in self.servers:
             self._judge_one(watched)
+            await self._judge_garbage(watched)
             if (status := await watched.server.stop()) != 0:
                 self._violated(f"{watched.name} stopped with exit status {status}")
+
+    async def _judge_garbage(self, watched: Watched) -> None:
+        """Check that what has grown old in a server is not left in cycles, which it does not collect."""
+        path = watched.turns.with_suffix(".garbage")
+        watched.server.process.send_signal(signal.SIGUSR1)
+        with trio.fail_after(ASK_SECONDS * 6):
+            while not path.exists() or not path.read_text():  # noqa: ASYNC110 - another process writes it
+                await trio.sleep(0.1)
+        found = json.loads(path.read_text())
+        self.run.garbage[watched.name] = found["objects"]
+        if found["objects"] > OLD_GARBAGE_MAX:
+            self._violated(f"{watched.name}: {found['objects']} old objects are garbage in cycles: {found['kinds']}")
 
     def _judge_one(self, watched: Watched) -> None:
         turns = self.run.longest[watched.name] = watched.long_turns()

@@ -18,6 +18,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from ledgermq.world.garbage import private_bytes
 from ledgermq.world.network import Address
 
 from .network import Place
@@ -100,10 +101,7 @@ class ServerProcess:
     @property
     def resident_bytes(self) -> int:
         """Private resident memory of the process, without mapped files such as the log."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
-        assert found is not None, "a kernel that does not tell RssAnon"
-        return int(found[1]) * 1024
+        return private_bytes(self.process.pid)
 
 
 def _errors_path(directory: Path, command: str) -> Path:

@@ -1,16 +1,21 @@
 """`python -m harness.processes.watched FILE ARGUMENTS...`: the command `ledgermq`, with the turns of its event loop measured.
 
 Every step of a task that takes more than `NOTED_SECONDS` of the main thread's CPU time is appended to FILE as one JSON object a
-line, with the requests that it handled, and so is every such pass of the loop over all runnable tasks. CPU time is measured
-because other work on the machine must not count.
+line, with the requests that it handled and the place where it was after `PLACED_SECONDS`, and so is every such pass of the loop
+over all runnable tasks. CPU time is measured because other work on the machine must not count. On SIGUSR1 the number of old
+objects that are garbage in cycles, which a server does not collect, is written beside FILE.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import signal
 import sys
+import threading
 import time
+import traceback
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -25,7 +30,9 @@ from ledgermq.remoting.server import ServerConnection
 from .census import watch_memory
 
 NOTED_SECONDS = 0.02
+PLACED_SECONDS, SAMPLE_SECONDS, FRAMES_NOTED_MAX = 0.05, 0.02, 6
 REQUESTS_NOTED_MAX = 20
+KINDS_NOTED_MAX = 6
 
 
 class TurnWatch(trio.abc.Instrument):
@@ -35,7 +42,10 @@ class TurnWatch(trio.abc.Instrument):
         self._file = path.open("a", buffering=1)
         self._pass_began = self._step_began = time.thread_time()
         self.requests: list[str] = []
-        """The requests that the current step has handled."""
+        """The requests that the current step has handled, and what else is known of it."""
+        self._placed = 0.0
+        """The beginning of the last step of which the place was noted."""
+        self._main = threading.main_thread().ident or 0
 
     def after_io_wait(self, timeout: float) -> None:
         del timeout
@@ -49,6 +59,18 @@ class TurnWatch(trio.abc.Instrument):
         del task
         self.requests.clear()
         self._step_began = time.thread_time()
+
+    def sample(self) -> None:
+        """Note again and again, in a thread of its own, where the main thread is in a step that has become long."""
+        clock = time.pthread_getcpuclockid(self._main)
+        while True:
+            time.sleep(SAMPLE_SECONDS)
+            began = self._step_began
+            if began != self._placed and time.clock_gettime(clock) - began > PLACED_SECONDS:
+                frame = sys._current_frames()[self._main]  # noqa: SLF001 - documented, in spite of its name
+                frames = traceback.extract_stack(frame)[-FRAMES_NOTED_MAX:]
+                self.requests.append("in " + " ".join(f"{Path(one.filename).name}:{one.lineno}" for one in frames))
+                self._placed = began
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         seconds = time.thread_time() - self._step_began
@@ -69,6 +91,13 @@ def _note_requests(watch: TurnWatch) -> None:
         return handled
 
     Dispatcher.handle = noted  # type: ignore[method-assign]
+    wait = Dispatcher._wait  # noqa: SLF001 - the one place where a task learns of its request
+
+    async def named(self: Dispatcher, connection: ServerConnection, request: RemotingCommand) -> None:
+        trio.lowlevel.current_task().name = f"request {request.code}:{len(request.body)}"
+        await wait(self, connection, request)
+
+    Dispatcher._wait = named  # type: ignore[method-assign] # noqa: SLF001
 
 
 def _note_collections(watch: TurnWatch) -> None:
@@ -86,6 +115,21 @@ def _note_collections(watch: TurnWatch) -> None:
     gc.callbacks.append(note)
 
 
+def _note_garbage_on_signal(path: Path) -> None:
+    """On SIGUSR1 collect all objects, which a server does not do by itself, and note how many are garbage in cycles."""
+
+    def note(_number: int, _frame: object) -> None:
+        gc.collect(1)
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        gc.set_debug(0)
+        kinds = Counter(type(garbage).__qualname__ for garbage in gc.garbage)
+        path.write_text(json.dumps({"objects": len(gc.garbage), "kinds": kinds.most_common(KINDS_NOTED_MAX)}))
+        gc.garbage.clear()
+
+    signal.signal(signal.SIGUSR1, note)
+
+
 def main() -> None:
     """Run `ledgermq` with a `TurnWatch` in its event loop."""
     path = Path(sys.argv[1])
@@ -93,6 +137,8 @@ def main() -> None:
     run, watch = trio.run, TurnWatch(path)
     _note_requests(watch)
     _note_collections(watch)
+    _note_garbage_on_signal(path.with_suffix(".garbage"))
+    threading.Thread(target=watch.sample, daemon=True).start()
     watch_memory(path.with_suffix(".memory"))
     trio.run = partial(run, instruments=[watch])  # type: ignore[assignment]
     command()
