@@ -285,15 +285,19 @@ class Session:
 
     async def poll_routes(self) -> None:
         """Refresh the routes of `topics` until cancelled; a route that a name server does not know (now) is kept."""
+        logged: dict[str, NoRouteReason] = {}
         while True:
             await trio.sleep(self.route_poll_seconds)
             for topic in sorted(self.topics):
                 try:
                     await self.refresh_route(topic)
+                    logged.pop(topic, None)
                 except NoRoute as error:
                     if error.reason is NoRouteReason.TOPIC_UNKNOWN and topic not in self.routes.routes:
                         continue  # it does not exist yet, such as the retry topic of a group without failures
-                    log.warning("route_not_refreshed", topic=topic, reason=error.reason.name)
+                    if logged.get(topic) is not error.reason:
+                        log.warning("route_not_refreshed", topic=topic, reason=error.reason.name)
+                        logged[topic] = error.reason
                 except Closed:
                     return
             if self.topics <= self.routes.routes.keys():

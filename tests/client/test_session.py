@@ -14,6 +14,7 @@ from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.remoting.command import RemotingCommand
+from ledgermq.testing.logs import capture_logs
 
 from .fake_cluster import NAMESRV, FakeBroker, FakeCluster, open_cluster, until
 
@@ -233,3 +234,21 @@ async def test_a_broker_that_is_given_as_a_name_server_is_told_apart(autojump_cl
         async with open_session(str(broker.address), cluster.world) as session:
             with pytest.raises(NoRoute, match="it is a broker and no name server; name servers listen on port 9876 by default"):
                 await session.refresh_route("t")
+
+
+async def test_a_route_that_a_name_server_has_lost_is_logged_once(autojump_clock: MockClock) -> None:
+    """Not each time that it is asked for, and again after it was there in between."""
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with open_producer(NAMESRV, world=cluster.world) as producer:
+            await producer.send(Message("t", b"1"))
+            with capture_logs() as events:
+                for _ in range(2):
+                    topic = cluster.topics.pop("t")
+                    await trio.sleep(200)
+                    cluster.topics["t"] = topic
+                    await trio.sleep(200)
+
+    lost = [event for event in events if event["event"] == "route_not_refreshed" and event["log_level"] == "warning"]
+    assert [event["reason"] for event in lost] == ["TOPIC_UNKNOWN"] * 2
