@@ -25,8 +25,21 @@ log = get_logger(__name__)
 
 ASK_AGAIN_SECONDS = 1.0
 """How long a node waits for copies of an entry before the next report lets it ask again."""
+NAMED_AFTER_SECONDS = 10.0
+"""After this time without a copy of an entry the log says that no node has one, once."""
 COPIES_MAX = 4
 """How many received copies may wait to be written; further ones are dropped, and asked for again."""
+
+
+@attrs.define(eq=False)
+class _Search:
+    """The search for one entry."""
+
+    began: float
+    asked_at: float
+    """When all other nodes were last asked for a copy."""
+    fruitless: bool = False
+    """Whether it has lasted `NAMED_AFTER_SECONDS`, which was logged."""
 
 
 @attrs.define(eq=False)
@@ -40,8 +53,8 @@ class Mending:
     term: Callable[[], Term]
     peers: Callable[[], Iterable[PeerId]]
     send: Callable[[MendingMessage], None]
-    _asked: dict[LogIndex, float] = attrs.field(factory=dict[LogIndex, float])
-    """When copies of the damaged entries were last asked for."""
+    _asked: dict[LogIndex, _Search] = attrs.field(factory=dict[LogIndex, _Search])
+    """The damaged entries of which a node has asked for copies lately."""
     _reported: tuple[LogIndex, float] = (-1, 0.0)
     """The last entry that this node reported to its leader as damaged, and when."""
     _copies: list[EntryCopy] = attrs.field(factory=list[EntryCopy])
@@ -52,7 +65,8 @@ class Mending:
         now = self.clock.monotonic()
         last, at = self._reported
         if last != index or now - at >= ASK_AGAIN_SECONDS:
-            log.error("damaged_entry_refused", leader=leader, index=index)
+            if last != index:
+                log.error("damaged_entry_refused", leader=leader, index=index)
             self._reported = index, now
             self.send(EntryDamaged(self.own, leader, term, index))
 
@@ -79,20 +93,30 @@ class Mending:
                 except OSError as error:
                     log.error("damaged_entry_not_mended", index=copy.index, reason=error.strerror or str(error))
 
+    @property
+    def without_copy(self) -> list[LogIndex]:
+        """The entries that other nodes lack, that are damaged here, and of which no node has sent a sound copy."""
+        return sorted(index for index, search in self._asked.items() if search.fruitless)
+
     def _look_at(self, index: LogIndex) -> None:
         """Ask the other nodes for a copy if this node's entry is damaged."""
         ledger, now = self.ledger, self.clock.monotonic()
-        if (
-            not ledger.begin_index <= index <= ledger.end_index
-            or now - self._asked.get(index, -ASK_AGAIN_SECONDS) < ASK_AGAIN_SECONDS
-        ):
+        if not ledger.begin_index <= index <= ledger.end_index:
             return
-        if self._sound(index) is not None:
+        search = self._asked.get(index)
+        if (search is not None and now - search.asked_at < ASK_AGAIN_SECONDS) or self._sound(index) is not None:
             return
-        if index not in self._asked:
+        peers = list(self.peers())
+        if search is None:
             log.error("damaged_entry_found", index=index, directory=ledger.data.directory)
-        self._asked = {one: at for one, at in self._asked.items() if now - at < 10 * ASK_AGAIN_SECONDS} | {index: now}
-        for peer in self.peers():
+            search = _Search(now, now)
+        elif now - search.began >= NAMED_AFTER_SECONDS and not search.fruitless:
+            search.fruitless = True
+            log.error("damaged_entry_without_copy", index=index, asked=peers)
+        search.asked_at = now
+        recent = {one: other for one, other in self._asked.items() if now - other.asked_at < 10 * ASK_AGAIN_SECONDS}
+        self._asked = recent | {index: search}
+        for peer in peers:
             self.send(EntryRequest(self.own, peer, self.term(), index))
 
     def _sound(self, index: LogIndex) -> memoryview | None:

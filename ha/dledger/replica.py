@@ -23,7 +23,7 @@ from ...world.real import World
 from ..envelopes import NODE_SIZE
 from ..errors import HaError, HaRefused, LeadershipLost, TooManyPending
 from ..raft.core import Raft
-from ..raft.errors import RaftError, Refused, TermTooHigh
+from ..raft.errors import ChangeRefused, RaftError, Refused, TermTooHigh
 from ..raft.quorum import Configuration
 from ..raft.ready import Ready
 from ..raft.roles import Role
@@ -281,6 +281,14 @@ class Replica:
         Raises:
             NotLeader, ChangeRefused (Refused): nothing was changed.
         """
+        led = self.core.leadership
+        replicator = led.group.get(target) if led is not None else None
+        lacking = [index for index in self._mending.without_copy if replicator is not None and replicator.match_index < index]
+        if lacking:  # it would never catch up, and proposals would be refused meanwhile
+            raise ChangeRefused(
+                f"{target} lacks entry {lacking[0]}, which is damaged on the disk of {self.settings.self_id}, and no other "
+                "node has sent a sound copy; start a node that has one"
+            )
         self.core.transfer_leadership(target)
         self._wake()
 

@@ -9,6 +9,7 @@ from ledgermq.ha.dledger.layout import HEADER_SIZE
 from ledgermq.ha.dledger.settings import JAVA
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.dledger.walk import walk_entries
+from ledgermq.ha.raft.errors import ChangeRefused
 
 from .groups import Group, Node, scenario
 
@@ -71,8 +72,11 @@ def test_a_body_that_rotted_at_the_leader_does_not_spread_and_is_mended(seed: in
         scenario(story, seed=seed)
 
 
-def test_without_a_sound_copy_no_node_takes_the_damaged_one() -> None:
-    """The others stay behind it, and the leader's log names it. A node with a copy that comes back lets all go on."""
+def test_without_a_sound_copy_no_node_takes_the_damaged_one(caplog: pytest.LogCaptureFixture) -> None:
+    """The others stay behind it, and the leader's log names it. A node with a copy that comes back lets all go on.
+
+    Meanwhile leadership is not transferred to a node that cannot get past it.
+    """
 
     async def story(group: Group) -> None:
         leader = await group.leader()
@@ -87,9 +91,15 @@ def test_without_a_sound_copy_no_node_takes_the_damaged_one() -> None:
         entry = damage(leader, index)
         term = leader.up.leading.term
         await one.start()
-        if leader.up.leading.term == term:
-            await group.until(lambda: one.up.ledger.end_index > 3)
+        await group.until(lambda: "damaged_entry_without_copy" in caplog.text)
+        assert leader.up.leading.term == term
         assert one.up.ledger.end_index < index
+        with pytest.raises(
+            ChangeRefused, match=f"{one.peer} lacks entry {index}, which is damaged on the disk of {leader.peer}"
+        ):
+            leader.up.transfer(one.peer)
+        (event,) = [record.getMessage() for record in caplog.records if "without_copy" in record.getMessage()]
+        assert f"index={index}" in event
 
         await other.start()
         await group.put_until_done()
