@@ -240,7 +240,7 @@ class CheckpointKeeper:
         if (end := events.unsaved_end) > self.store.log.flushed_offset:
             return False
         if end:
-            await self.store.world.workers.run(self._deletions.save, events.to_json())
+            await self.store.world.workers.run(self._deletions.save, await events.to_json())
             if events.unsaved_end == end:
                 events.unsaved_end = 0
         return not events.unsaved_end
@@ -344,10 +344,11 @@ class CheckpointKeeper:
         no count; the caller checks whether the log was cut or files were removed.
         """
         store, index, table = self.store, self.store.index, self.store.queues.table
+        crc = await store.events.crc()
         mark = RecoveryMark(
             *(position, position, -1, 0, 0, -1, store.world.disk.boot_id()),
             log_min_offset=store.log.min_offset,
-            deletions_crc=store.events.crc,
+            deletions_crc=crc,
             index_files=len(index.files) if index is not None else INDEX_OFF,
         )
         begins = ends = last_end = 0

@@ -11,7 +11,7 @@ written before the recovery mark passes the event. A deletion counts as long as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -22,6 +22,7 @@ from ..message.control import QUEUES_END, TOPIC_DELETED, Control, decode_control
 from ..message.errors import CorruptRecord
 from ..world.events import get_logger
 from ..world.processor import Processor, RealProcessor
+from ..world.slices import ROWS_PER_SLICE, in_slices
 from .commitlog import CommitLog
 from .consumequeue import ConsumeQueues
 from .deletions import Deletion, QueueEnd, Row, deletions_of, ends_of, row_of, topics_of
@@ -177,32 +178,42 @@ class LogEvents:
         except CorruptRecord:
             return ()
 
-    def to_json(self) -> dict[str, Any]:
-        """The content to be written to the file."""
-        low, ended, deleted = self.log.min_offset, _Table(), self._deleted()
-        for (topic, queue_id), queue in self.queues.table.items():
-            if rows := [row_of(end) for end in queue.ends if not isinstance(end, Deletion) or end.physical_offset < low]:
-                ended.setdefault(topic, {})[str(queue_id)] = rows
-            last = queue.deletion
-            if last is not None and last.physical_offset < low and queue.is_deleted and queue.segments.files:
-                deleted.setdefault(topic, {})[str(queue_id)] = [row_of(last)]  # until the files of the queue are freed
+    async def to_json(self) -> dict[str, Any]:
+        """The content to be written to the file, put together in several turns of the event loop.
+
+        What is applied meanwhile may be missing; `unsaved_end` is then another one, and the file has to be written again.
+        """
+        low, table = self.log.min_offset, self.queues.table
+        deleted, ended = _Table(), _Table()
+        async for piece in in_slices(list(self.deletions.items()), ROWS_PER_SLICE):
+            for (topic, queue_id), deletions in piece:
+                if rows := _rows_in_log(deletions, low):
+                    deleted.setdefault(topic, {})[str(queue_id)] = rows
+        async for queues in in_slices(list(table.items()), ROWS_PER_SLICE):
+            for (topic, queue_id), queue in queues:
+                if table.get((topic, queue_id)) is not queue:
+                    continue
+                if rows := [row_of(end) for end in queue.ends if not isinstance(end, Deletion) or end.physical_offset < low]:
+                    ended.setdefault(topic, {})[str(queue_id)] = rows
+                last = queue.deletion
+                if last is not None and last.physical_offset < low and queue.is_deleted and queue.segments.files:
+                    deleted.setdefault(topic, {})[str(queue_id)] = [row_of(last)]  # until the files of the queue are freed
         topics = {topic: row_of(end) for topic, end in self.topics.items() if end.physical_offset >= low}
         return {"deletedQueues": deleted, "deletedTopics": topics, "endedQueues": ended}
 
-    def _deleted(self) -> _Table:
-        low, table = self.log.min_offset, _Table()
-        for (topic, queue_id), deletions in self.deletions.items():
-            if rows := [row_of(each) for each in deletions if each.physical_offset >= low]:  # else the messages have expired
-                table.setdefault(topic, {})[str(queue_id)] = rows
-        return table
+    def crc_of(self, deletions: Iterable[tuple[tuple[str, int], Sequence[Deletion]]]) -> int:
+        """A checksum of some of `deletions`, as far as they are in the log; that of all of them is the sum of their parts."""
+        low = self.log.min_offset
+        rows = ((topic, queue_id, _rows_in_log(listed, low)) for (topic, queue_id), listed in deletions)
+        return sum(crc32(orjson.dumps(row)) for row in rows if row[2]) & 0xFFFFFFFF
 
-    @property
-    def crc(self) -> int:
-        """A checksum of the deletions to be written to the file. Lost queue ends are noticed by the number of units."""
-        state = (self.log.min_offset, self._changes)
-        if self._crc is None or self._crc[0] != state:
-            content = orjson.dumps({"deletedQueues": self._deleted()}, option=orjson.OPT_SORT_KEYS)
-            self._crc = state, crc32(content)
+    async def crc(self) -> int:
+        """The checksum of all deletions, in several turns. Lost queue ends are noticed by the number of units."""
+        while self._crc is None or self._crc[0] != (self.log.min_offset, self._changes):
+            state, total = (self.log.min_offset, self._changes), 0
+            async for piece in in_slices(list(self.deletions.items()), ROWS_PER_SLICE):
+                total += self.crc_of(piece)
+            self._crc = state, total & 0xFFFFFFFF
         return self._crc[1]
 
     def clear(self) -> None:
@@ -227,3 +238,8 @@ class LogEvents:
                 if queue := self.queues.table.get(key):
                     queue.deletion = left[-1] if left else None
                     queue.correct_min_offset(self.log.min_offset)
+
+
+def _rows_in_log(deletions: Iterable[Deletion], low: int) -> list[Row]:
+    """The rows of the deletions whose control records the log still has; the messages of earlier ones have expired."""
+    return [row_of(deletion) for deletion in deletions if deletion.physical_offset >= low]

@@ -270,7 +270,10 @@ def _drop_derived(disk: Disk, root: str, queues: ConsumeQueues) -> None:
 
 def _lost_deletions(mark: RecoveryMark, store: MessageStore) -> bool:
     """Whether the deletions that were read differ from the mark's; deriving the whole log finds the right ones again."""
-    if mark.deletions_crc < 0 or store.log.min_offset != mark.log_min_offset or store.events.crc == mark.deletions_crc:
+    events = store.events
+    if mark.deletions_crc < 0 or store.log.min_offset != mark.log_min_offset:
+        return False
+    if events.crc_of(events.deletions.items()) == mark.deletions_crc:
         return False
     log.error("deletions_lost", path=deletions_file(store.world.disk, store.config.store_path_root_dir).path)
     return True

@@ -16,6 +16,9 @@ from ledgermq.message.errors import CorruptRecord
 from ledgermq.message.flags import TRANSACTION_ROLLBACK
 from ledgermq.message.layout import decode_record, encode_records, topic_field
 from ledgermq.message.message import IncomingMessage
+from ledgermq.store import deletions as deletions_module
+from ledgermq.store import events as events_module
+from ledgermq.store.deletions import Deletion, QueueEnd
 from ledgermq.store.errors import NotWritable
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.offline import verify
@@ -29,6 +32,7 @@ from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.disk import RealDisk
 from ledgermq.world.real import World
 
+from ..turns import counted
 from .stores import BORN_HOST, derive_all, incoming, small_config, small_store
 
 QUEUES = (0, 1)
@@ -252,3 +256,29 @@ async def test_a_deletion_that_is_met_again_hides_no_later_message_of_a_queue_th
 
     async with small_store(tmp_path) as store:
         assert bodies(store) == list(range(1, 30))
+
+
+async def test_many_deletions_are_written_and_summed_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the file nor the recovery mark takes a turn that grows with their number."""
+    made = 0
+
+    def row_of(end: QueueEnd) -> list[int]:
+        nonlocal made
+        made += 1
+        return deletions_module.row_of(end)
+
+    async with small_store(tmp_path) as store:
+        monkeypatch.setattr(events_module, "row_of", row_of)
+        monkeypatch.setattr(events_module, "ROWS_PER_SLICE", 10)
+        events = store.events
+        for number in range(50):
+            events.deletions["TopicTest", number] = [Deletion(0, 100, number + 1)]
+
+        with counted(lambda: made) as turns:
+            written = await events.to_json()
+            total = await events.crc()
+
+        assert turns.most <= 2 * 10, "a turn may end one slice and begin another"
+        assert len(written["deletedQueues"]["TopicTest"]) == 50
+        assert total == events.crc_of(events.deletions.items()) != events.crc_of(list(events.deletions.items())[1:])
+        events.deletions.clear()
