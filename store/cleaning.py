@@ -18,6 +18,7 @@ from ..world.slices import ROWS_PER_SLICE, in_slices
 from ..world.ticks import next_tick
 from .config import CONSUMED
 from .put_side import PutSide
+from .reserve import Reserve
 from .retention import MANUAL_ROUNDS, FileAge, Reason, RetentionRules, disk_full, due
 
 log = get_logger(__name__)
@@ -69,18 +70,26 @@ class Cleaner:
     mark_until: Callable[[int], Awaitable[int]] = _all_is_marked
     """Advances the recovery mark to an offset if that is possible, and returns where the mark is then. After a power cut, the
     records behind the mark determine the ends of queues, so no file with such records is removed."""
+    reserve: Reserve | None = None
+    """Room for what is written before files are removed from a full disk."""
     _manual_rounds: int = 0
     _cleaning: trio.Lock = attrs.field(factory=trio.Lock)
     """Held while files are chosen and removed: two rounds at once would choose the same files, and remove younger ones too."""
 
     async def run(self) -> None:
         """Clean at every interval, until cancelled."""
+        step = self._hold_reserve
         while True:
-            await next_tick(self.store.config.clean_resource_interval / 1000)
             try:
-                await self.clean()
+                await step()
             except OSError as error:
                 log.warning("cleaning_failed", reason=error.strerror or str(error))
+            await next_tick(self.store.config.clean_resource_interval / 1000)
+            step = self.clean
+
+    async def _hold_reserve(self) -> None:
+        if self.reserve is not None:
+            await self.store.world.workers.run(self.reserve.hold)
 
     async def delete_expired(self) -> None:
         """Delete expired files now, whatever the hour, as an operator has requested.
@@ -99,6 +108,7 @@ class Cleaner:
         """
         async with self._cleaning:
             await self._clean()
+            await self._hold_reserve()
 
     async def _clean(self) -> None:
         rules, commit_log = RetentionRules.of(self.store.config), self.store.log
@@ -121,6 +131,8 @@ class Cleaner:
         safe = min(commit_log.flushed_offset, self.store.dispatcher.dispatched_offset)
         oldest = commit_log.files()[: len(deletion.names)]
         removed = [segment for segment in oldest if segment.end <= safe]
+        if removed and self.reserve is not None:
+            await self.store.world.workers.run(self.reserve.release)
         if removed:
             safe = await self.mark_until(removed[-1].end)
             removed = [segment for segment in removed if segment.end <= safe]

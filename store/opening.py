@@ -36,6 +36,7 @@ from .message_store import MessageStore
 from .queue_places import load_places
 from .recovery import Recovered, recover
 from .recovery_mark import INDEX_OFF, RecoveryMark
+from .reserve import RESERVE_BYTES_MIN, RESERVE_SHARE, Reserve
 
 log = get_logger(__name__)
 
@@ -101,6 +102,9 @@ async def open_message_store(
             )
             cleaner = store.cleaner = Cleaner(store)
             store.checkpoints = keeper
+            cleaner.reserve = Reserve(
+                world.disk, root, max(config.mapped_file_size_commit_log // RESERVE_SHARE, RESERVE_BYTES_MIN)
+            )
             cleaner.before_removal, cleaner.mark_until = keeper.allow_removal, keeper.mark_until
             await world.workers.run(_create_abort_file, world, root)
             async with trio.open_nursery() as nursery:

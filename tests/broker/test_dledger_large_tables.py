@@ -125,6 +125,26 @@ def test_many_changes_at_once_are_appended_in_several_turns(appends: CallsPerTur
     assert appends.most <= 6, "one for each of topics, groups, forbidden bits, commits, leases and deliveries"
 
 
+def test_files_expire_on_disks_without_a_free_byte() -> None:
+    """Before that the ledger's checkpoint, next offsets of queues and tables are written."""
+
+    async def story(group: Group) -> None:
+        await commit_many(group)
+        await fill_files(group)
+        for node in sorted(group.nodes, key=lambda node: node not in group.masters()):
+            disk, cleaner = node.machine.disk, up(node).store.cleaner
+            assert cleaner is not None
+            disk.faults.capacity = disk.allocated_bytes()
+            with trio.fail_after(60):
+                while not up(node).store.log.min_offset:
+                    await cleaner.delete_expired()
+                    await trio.sleep(1)
+            disk.faults.capacity = None
+        await check_tables_agree(group)
+
+    scenario(story, settings={"fileReservedTime": "0"})
+
+
 def test_tables_are_stated_once_until_the_statement_itself_expires(appends: CallsPerTurn) -> None:
     """Neither another expiry, nor another leader, nor a start of all nodes appends again what the log has behind its begin."""
 

@@ -48,6 +48,21 @@ async def test_files_that_are_deleted_early_are_logged_as_a_warning(tmp_path: Pa
         assert 0.85 < events[0]["used_ratio"] < 0.95
 
 
+async def test_files_expire_on_a_disk_without_a_free_byte(tmp_path: Path) -> None:
+    """What has to be written before a file may go finds room."""
+    disk = SimDisk()
+    async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        for _ in range(8):
+            store.put([incoming(b"x" * 1500)])
+        await _derive_flushed(store)
+        assert store.cleaner is not None
+        disk.faults.capacity = disk.allocated_bytes()
+
+        await store.cleaner.delete_expired()
+
+        assert store.log.min_offset > 0
+
+
 async def test_nothing_is_removed_that_only_the_log_has(tmp_path: Path) -> None:
     """Whoever derives something from the log and could not write it yet says no."""
     asked: list[int] = []
