@@ -7,8 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import trio
+
 from ledgermq.broker.numbered_sends import NumberedSends
 from ledgermq.broker.send import SendHandler
+from ledgermq.ha.dledger.node import DLedgerNode
+from ledgermq.ha.errors import LeadershipLost
+from ledgermq.ha.raft.errors import Refused
 from ledgermq.message.send_number import SendNumber
 from ledgermq.store.statuses import PutStatus
 
@@ -56,12 +61,27 @@ def _number_batches_as_one(_: Any) -> Callable[[SendNumber, int], SendNumber]:
     return lambda self, count: self
 
 
+def _lead_with_what_is_committed(_: Any) -> Callable[..., Any]:
+    async def prepare_to_lead(self: Any) -> None:
+        """Wait for what earlier leaders committed, and not until it is derived."""
+        while True:
+            try:
+                await self.replica.read_index()
+            except (Refused, LeadershipLost):
+                await trio.sleep(self.settings.tick_seconds)
+            else:
+                return
+
+    return prepare_to_lead
+
+
 REPEATED = with_workloads("plain", "numbered")
 TESTS = found_by("broker/test_numbered_sends.py")
 NUMBERED_BUGS: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
     ("sends: enter own puts only", NumberedSends, "_derived", _enter_own_puts_only, REPEATED),
     ("sends: read no log at a start", NumberedSends, "_read_log", _read_nothing_at_a_start, TESTS),
     ("sends: answer a repetition at once", SendHandler, "_answer_when_safe", _answer_at_once, TESTS),
+    ("sends: take them before the log is derived", DLedgerNode, "prepare_to_lead", _lead_with_what_is_committed, TESTS),
     ("sends: check the first message of a batch only", SendNumber, "after", _number_batches_as_one, REPEATED),
 )
 """Name, owner, attribute, the function that makes the faulty replacement, and the simulator that must find it."""

@@ -6,19 +6,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from harness.simulate.group import replica_of
+from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker
 from ledgermq.broker.numbered_sends import NUMBERS_FILE
 from ledgermq.message.batch import encode_batch
 from ledgermq.message.properties import SEND_NUMBER, encode_properties
 from ledgermq.message.send_number import SendNumber, number_property
+from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, encode_frame
 from ledgermq.store.config import SCHEDULE_TOPIC
+from ledgermq.store.dispatch import Dispatcher
 from ledgermq.testing.logs import capture_logs
+from ledgermq.world.address import Address
 
 from .desk import BORN, Desk, Peer, open_desk, until
 from .test_delay import turned_by_hand
+from .test_derived_tables import up
+from .test_dledger import Group, scenario
 
 FIELDS = {"a": "pg", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": BORN, "h": 0, "i": "", "j": 0, "k": "false"}
 PLACE = ("queueId", "queueOffset", "msgId")
@@ -313,3 +321,40 @@ async def test_a_fence_of_what_is_no_producer_is_refused(tmp_path: Path, produce
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert "no producer was fenced" in (answer.remark or "")
     assert logs == []
+
+
+def test_a_new_leader_takes_no_repetition_before_it_has_derived_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its table of sends is behind the log until then, so it would store the message a second time."""
+    held, derive = set[Dispatcher](), Dispatcher.round
+    monkeypatch.setattr(Dispatcher, "round", lambda self, *most: self not in held and derive(self, *most))
+    request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, {name: str(value) for name, value in fields(1).items()}, b"x")
+
+    async def story(group: Group) -> None:
+        async def ask(node: Node) -> RemotingCommand:
+            address = Address(node.config.broker_ip1, node.config.listen_port)
+            async with connected(address, network=group.world("10.0.3.1").network) as channel:
+                return await channel.call(request, 5)
+
+        old = await group.master()
+        heir = next(node for node in group.nodes if node is not old)
+        assert heir.broker is not None
+        held.add(heir.broker.store.dispatcher)
+        first = await ask(old)
+        replica = replica_of(heir.broker)
+        replica_of(up(old)).transfer(replica.settings.self_id)
+        with trio.fail_after(30):
+            while not replica.is_leader:  # noqa: ASYNC110 - virtual time
+                await trio.sleep(0.01)
+
+        for _ in range(10):
+            assert (await ask(heir)).code != ResponseCode.SUCCESS
+            await trio.sleep(0.05)
+        held.clear()
+        with trio.fail_after(30):
+            while heir not in group.masters():  # noqa: ASYNC110 - virtual time
+                await trio.sleep(0.01)
+
+        assert place(await ask(heir)) == place(first)
+        assert heir.broker.store.max_offset("T", 0) == 1
+
+    scenario(story)
