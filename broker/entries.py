@@ -20,8 +20,8 @@ from ..world.slices import in_slices
 TABLE_BYTES_MAX = FRAME_SIZE_MAX - 1024 * 1024
 """The most bytes of entries in a table that must fit one frame, with room for the rest of the frame; more are refused."""
 ENTRIES_BYTES_MAX = 8 * 1024 * 1024
-"""The most bytes of entries in the table of topics or of groups: about 60,000 topics. A name server and a slave read a whole
-table in one turn of the event loop, which must take less than 100 ms."""
+"""The most bytes of entries in the table of topics or of groups: 42,000 topics with names of 27 characters. A name server and a
+slave read a whole table in one turn of the event loop, which must take less than 100 ms."""
 ENTRIES_PER_TURN = 20_000
 """How many entries are joined in one turn of the event loop when a slave copies the table, in about 3 ms."""
 ENTRY_BYTES_MAX = 256 * 1024

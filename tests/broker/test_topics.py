@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from ledgermq.broker.config import BrokerConfig
-from ledgermq.broker.entries import TableFull
+from ledgermq.broker.entries import ENTRIES_BYTES_MAX, TableFull, encoded_entry
 from ledgermq.broker.topics import TEMPLATE_TOPIC, TopicConfig, TopicTable, topic_name_fault
 
 CONFIG = BrokerConfig(broker_name="b1", broker_cluster_name="c1")
@@ -199,3 +199,11 @@ def test_what_is_encoded_follows_every_change() -> None:
                 topics.load({"topicConfigTable": theirs, "dataVersion": None})
 
         assert orjson.loads(topics.encoded()) == {name: config.to_json() for name, config in topics.topics.items()}
+
+
+def test_the_table_has_room_for_42_000_retry_topics() -> None:
+    """Of groups with names of 20 characters."""
+    topic = f"%RETRY%{'g' * 20}"
+    size = len(encoded_entry(topic, TopicConfig(topic, 1, 1).to_json()))
+
+    assert 42_000 <= ENTRIES_BYTES_MAX // size < 43_000
