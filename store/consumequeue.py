@@ -47,6 +47,9 @@ GAP_UNITS_MAX = 1 << 24
 """The largest gap of a queue that is filled, in units. A skipped segment of 1 GiB has fewer records than this. A larger gap
 means an offset that no broker has assigned; filling it would fill the disk, so the record gets no unit."""
 
+GAP_UNITS_PER_TURN = 1 << 20
+"""How many units of a gap are filled in one turn of the event loop, 20 MiB."""
+
 Unit = tuple[int, int, int]
 """Physical offset, record size, tags code."""
 
@@ -88,8 +91,11 @@ class ConsumeQueue:
     _unsynced_from: int = -1
     _sync_failed: bool = False
 
-    def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Gather one unit; returns False for a duplicate or an impossible offset, which is dropped."""
+    def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool | None:
+        """Gather one unit; returns False for a duplicate or an impossible offset, which is dropped.
+
+        Returns None if the unit is behind a gap of which only a part was filled: then the call has to be repeated.
+        """
         if queue_offset == self.max_offset:
             self._gathered += _pack(physical_offset, size, tags_code)
             self.max_offset = queue_offset + 1
@@ -99,7 +105,8 @@ class ConsumeQueue:
             return False
         if self._is_impossible(queue_offset, physical_offset):
             return False
-        self._skip_to(queue_offset)
+        if not self._skip_to(queue_offset):
+            return None
         return self.put(queue_offset, physical_offset, size, tags_code)
 
     def _is_impossible(self, queue_offset: int, physical_offset: int) -> bool:
@@ -111,21 +118,21 @@ class ConsumeQueue:
         log.error("queue_offset_impossible", expected=self.max_offset, found=queue_offset, **place)
         return True
 
-    def _skip_to(self, queue_offset: int) -> None:
+    def _skip_to(self, queue_offset: int) -> bool:
+        """Fill the gap before `queue_offset`, or as much of it as one turn allows; returns whether it is filled."""
         # The log does not begin at this queue's first message (a fresh slave, an expired head), or a unit is missing.
         self.write()
-        if self._has_units:
-            log.error(
-                "queue_offset_gap", topic=self.topic, queue_id=self.queue_id, expected=self.max_offset, found=queue_offset
-            )
-            filler = _pack(self.physical_end, PRE_BLANK_SIZE, 0)
-            while self.max_offset < queue_offset:
-                count = min(queue_offset - self.max_offset, self._units_per_file)
-                self._gathered += filler * count
-                self.max_offset += count
-                self.write()
-            return
-        self.min_offset = self.max_offset = queue_offset
+        if not self._has_units:
+            self.min_offset = self.max_offset = queue_offset
+            return True
+        log.error("queue_offset_gap", topic=self.topic, queue_id=self.queue_id, expected=self.max_offset, found=queue_offset)
+        filler, end = _pack(self.physical_end, PRE_BLANK_SIZE, 0), min(queue_offset, self.max_offset + GAP_UNITS_PER_TURN)
+        while self.max_offset < end:
+            count = min(end - self.max_offset, self._units_per_file)
+            self._gathered += filler * count
+            self.max_offset += count
+            self.write()
+        return end == queue_offset
 
     @property
     def _has_units(self) -> bool:

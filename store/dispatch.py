@@ -307,7 +307,7 @@ class Dispatcher:
         if position == start:
             return self._skip_damaged(start)
         if position - start > ROUND_KEY_CHARS_MAX:  # fewer bytes cannot hold more characters of keys
-            position = self._keep_round_short(records, position)
+            position = self._keep_round_short(records, start, position)
         try:
             arrived, left = self._derive(records, NEW_FILES_PER_TURN_MAX)
         except OSError:
@@ -315,7 +315,7 @@ class Dispatcher:
             self._offered_count = 0
             raise
         if left:
-            position = self._leave(records, len(records) - left, position)
+            position = self._leave(records, len(records) - left, start, position)
         self.dispatched_offset = position
         self.on_success()
         if arrived:
@@ -327,11 +327,12 @@ class Dispatcher:
                 self._notifying = False
         return True
 
-    def _keep_round_short(self, records: list[Derivable], end: int) -> int:
+    def _keep_round_short(self, records: list[Derivable], start: int, end: int) -> int:
         """Leave records to later rounds if their keys or events take too long; returns where the round ends in the log.
 
         Args:
             records: the records of the round; those that are left are removed from it.
+            start: where the round begins in the log.
             end: where the last of them ends in the log.
         """
         chars = 0
@@ -340,14 +341,16 @@ class Dispatcher:
             if not record[8] and record[0] == CONTROL_TOPIC:  # most messages have a unique key, and need no comparison
                 chars += max(record[4] // EVENT_BYTES_PER_KEY_CHAR, EVENT_KEY_CHARS_MIN)
             if chars > ROUND_KEY_CHARS_MAX and at:
-                return self._leave(records, at, end)
+                return self._leave(records, at, start, end)
         return end
 
-    def _leave(self, records: list[Derivable], at: int, end: int) -> int:
-        """Move the records of a round from the index `at` on, which is not 0, to later rounds; returns where the round ends."""
-        left, before = records[at:], records[at - 1]
+    def _leave(self, records: list[Derivable], at: int, start: int, end: int) -> int:
+        """Move the records of a round from the index `at` on to later rounds; returns where the round ends."""
+        left = records[at:]
+        if at:
+            _, _, _, physical_offset, size, *_ = records[at - 1]
+            start = physical_offset + size
         del records[at:]
-        start = before[3] + before[4]
         self._offered.appendleft((start, end, left))
         self._offered_count += len(left)
         return start
@@ -358,10 +361,15 @@ class Dispatcher:
 
     def derive(self, records: list[Derivable]) -> list[Derivable]:
         """Add records to their queues and the index, and write these; returns the records that are new in a queue."""
-        return self._derive(records, len(records))[0]
+        arrived: list[Derivable] = []
+        left = len(records)
+        while left:
+            new, left = self._derive(records[len(records) - left :], len(records))
+            arrived += new
+        return arrived
 
     def _derive(self, records: list[Derivable], new_files_max: int) -> tuple[list[Derivable], int]:
-        """Derive as many of the records as need at most `new_files_max` files, one at least.
+        """Derive as many of the records as need at most `new_files_max` files, one at least, up to a gap that takes turns.
 
         Returns:
             The records that are new in a queue, and how many of the last ones were not derived.
@@ -388,8 +396,12 @@ class Dispatcher:
                         break
                     queues[key] = queue
                     touched[queue] = None
-                if queue.put(queue_offset, physical_offset, size, tags_code):
+                new = queue.put(queue_offset, physical_offset, size, tags_code)
+                if new:
                     arrived.append(record)
+                elif new is None:
+                    records, left = records[:at], len(records) - at
+                    break
             elif kind == TRANSACTION_ROLLBACK and topic == CONTROL_TOPIC:
                 self.on_control(physical_offset, size)
             if number:

@@ -13,6 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ledgermq.message.control import CONTROL_TOPIC, Control, control_message
 from ledgermq.message.layout import encode_host, encode_records, topic_field
 from ledgermq.message.properties import KEYS, encode_properties
+from ledgermq.store import consumequeue
 from ledgermq.store.dispatch import (
     BULK_ROUND_RECORDS_MAX,
     BULK_SECONDS,
@@ -29,6 +30,7 @@ from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.queue_files import NEW_FILES_PER_TURN_MAX
 from ledgermq.store.statuses import GetStatus
+from ledgermq.testing.logs import capture_logs
 
 from .stores import STORE_HOST, incoming, small_store
 
@@ -237,3 +239,29 @@ async def test_a_reader_finds_a_message_that_was_put_here_behind_entries_of_the_
         store.put([incoming()])
 
         assert store.get("TopicTest", 1, 3, 1).status is GetStatus.FOUND
+
+
+@pytest.mark.parametrize("offered", [True, False], ids=["just put", "read back"])
+async def test_a_large_gap_of_a_queue_is_filled_in_several_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, *, offered: bool
+) -> None:
+    """Nothing behind it is derived before, and nothing is lost or derived twice."""
+    monkeypatch.setattr(consumequeue, "GAP_UNITS_PER_TURN", 10)
+    async with small_store(tmp_path) as store:
+        derive = store.dispatcher.round
+        store.put([incoming(b"0")])
+        while store.dispatcher.behind_bytes:
+            derive()
+        store.next_offsets["TopicTest", 1] = 45
+        with capture_logs():
+            store.put([incoming(b"other", queue_id=2), incoming(b"45"), incoming(b"46"), incoming(b"other", queue_id=2)])
+            if not offered:
+                store.dispatcher.cut(store.log.max_offset)
+                store.dispatcher.dispatched_offset = store.queues.table["TopicTest", 1].physical_end
+            ends: list[int] = []
+            while store.dispatcher.behind_bytes:
+                assert derive()
+                ends.append(store.queues.table["TopicTest", 1].max_offset)
+
+        assert ends == [11, 21, 31, 41, 47]
+        assert store.queues.table["TopicTest", 2].max_offset == 2
