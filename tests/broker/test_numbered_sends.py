@@ -19,7 +19,7 @@ from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, encode_frame
 from ledgermq.store.config import SCHEDULE_TOPIC
-from ledgermq.store.dispatch import Dispatcher
+from ledgermq.store.dispatch import ROUND_RECORDS_MAX, Dispatcher
 from ledgermq.testing.logs import capture_logs
 from ledgermq.world.address import Address
 
@@ -326,7 +326,11 @@ async def test_a_fence_of_what_is_no_producer_is_refused(tmp_path: Path, produce
 def test_a_new_leader_takes_no_repetition_before_it_has_derived_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its table of sends is behind the log until then, so it would store the message a second time."""
     held, derive = set[Dispatcher](), Dispatcher.round
-    monkeypatch.setattr(Dispatcher, "round", lambda self, *most: self not in held and derive(self, *most))
+
+    def derive_unless_held(self: Dispatcher, records_max: int = ROUND_RECORDS_MAX) -> bool:
+        return self not in held and derive(self, records_max)
+
+    monkeypatch.setattr(Dispatcher, "round", derive_unless_held)
     request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, {name: str(value) for name, value in fields(1).items()}, b"x")
 
     async def story(group: Group) -> None:
