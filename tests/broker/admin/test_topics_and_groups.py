@@ -297,9 +297,12 @@ async def test_many_who_have_queues_cleaned_are_served_one_after_the_other(desk:
     monkeypatch.setattr(Cleaner, "follow_log", clean)
     asked = [RemotingCommand(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, opaque=opaque) for opaque in range(50)]
 
-    desk.broker.dispatcher.handle(desk.connection, asked)
-    while done < len(asked):
-        await trio.lowlevel.checkpoint()
+    with trio.fail_after(60):
+        handled = 0
+        while done < len(asked):
+            if handled < len(asked):  # a turn ends early on a busy machine
+                handled += desk.broker.dispatcher.handle(desk.connection, asked[handled:])
+            await trio.lowlevel.checkpoint()
 
     assert most == 1
 
