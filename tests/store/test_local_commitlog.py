@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
@@ -96,7 +97,7 @@ def _records_of_a_master(count: int) -> tuple[bytes, int]:
     record = encode_record(b"T", 0, 0, b"x" * 300, b"", 0, 0, 1, HOST, 1, HOST, 0, 0)
     master = _log_of(SimDisk())
     master.append([record] * count)
-    return bytes(master.slice_from(0, count * len(record))), len(record)
+    return b"".join(master.slice_from(at, 8192) for at in range(0, master.max_offset, 8192)), len(record)
 
 
 @pytest.mark.parametrize("flushed_part", [0, 100])
@@ -123,6 +124,34 @@ async def test_a_slave_whose_sync_failed_inside_a_record_goes_on(flushed_part: i
     await slave.flush()
     for seed in range(5):
         assert disk.power_cut(seed).open(f"log/{0:020}").read(0, len(sent)) == sent
+
+
+async def test_a_slave_whose_last_file_was_removed_by_a_cut_that_failed_then_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cut removes the file that has a part of a record only, and fails in the directory; the next attempt finds no file."""
+    sent, size = _records_of_a_master(30)
+    disk = SimDisk()
+    slave = _log_of(disk)
+    slave.append_raw(0, sent[:8192])
+    await slave.flush()
+    slave.append_raw(8192, sent[8192 : 8192 + size // 2])
+    disk.faults.sync_error = 1.0
+    await slave.flush()
+    disk.faults.calm()
+
+    def fail(_disk: SimDisk, _directory: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimDisk, "sync_directory", fail)
+        await slave.heal()
+    assert slave.failure is not None
+
+    await slave.heal()
+
+    assert slave.failure is None
+    assert slave.max_offset == slave.flushed_offset == 8192
+    slave.append_raw(8192, sent[8192 : 8192 + 2 * size])
+    assert slave.max_offset == 8192 + 2 * size
 
 
 async def test_a_slave_with_a_damaged_record_takes_nothing() -> None:
