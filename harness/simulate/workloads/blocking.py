@@ -92,6 +92,7 @@ class Blocking(Members):
                 elif self._style.take == "block":
                     with consumer.take(self.scene.rng.randint(1, 8), 5.0) as messages:
                         self._settle_all_in_thread(messages, member)
+                        wait.began = current_thread().now
                 else:
                     for message in consumer:
                         self._settle_in_thread(message, member)
