@@ -9,7 +9,7 @@ closed therefore finds no route to this broker any more.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import attrs
@@ -18,6 +18,7 @@ from trio.abc import Listener
 
 from ..ha.node import ReplicationNode
 from ..remoting.dispatcher import Dispatcher, Service
+from ..remoting.errors import RequestRefused
 from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
@@ -34,7 +35,7 @@ from .admin.queries import Queries
 from .admin.relay import Relay
 from .admin.runtime import Runtime
 from .admin.settings import Settings
-from .admin.topics_and_groups import CHANGES_OF_TOPICS, Administration
+from .admin.topics_and_groups import Administration
 from .adoption import adopt_stored
 from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
@@ -56,7 +57,6 @@ from .offsets import ConsumerOffsets
 from .persistence import GROUPS_FILE, LOCKS_FILE, TOPICS_FILE, Persistence
 from .pull import PullService
 from .registration import Registration
-from .replicated_tables import ReplicatedTables
 from .replication import Replication
 from .retry import SendBack
 from .role import LiveRole, Phase, Role, RoleState
@@ -64,6 +64,7 @@ from .send import SendHandler
 from .slave_sync import SlaveSync
 from .stats import Stats
 from .table_files import TableFiles
+from .table_log import TableLog
 from .tables import Tables
 from .topics import TopicTable
 
@@ -108,7 +109,8 @@ class Broker:
     commits: Commits = attrs.field(init=False)
     delay: DelayDelivery = attrs.field(init=False)
     replication: Replication[Any] = attrs.field(init=False)
-    deletions: Deletions = attrs.field(init=False)
+    tables: Tables = attrs.field(init=False)
+    table_log: TableLog = attrs.field(init=False)
     registration: Registration = attrs.field(init=False)
     pulls: PullService = attrs.field(init=False)
     clients: ClientRequests = attrs.field(init=False)
@@ -124,22 +126,26 @@ class Broker:
         self.server = RemotingServer(self.dispatcher, self.world.network, clock, tls=self.tls)
         self.numbered = NumberedSends(store, clock)
         self.commits = Commits(offsets, store, role)
-        self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues, adopt=topics.adopt)
-        tables = Tables(topics=topics, groups=groups, offsets=offsets, locks=self.locks, delay=self.delay)
-        self.replication = self.mode.replication(
-            store=store, role=role, tables=tables, persistence=self.persistence, network=self.network
-        )
-        self.deletions = Deletions(
-            store=store,
-            role=role,
+        self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues)
+        self.tables = Tables(
             topics=topics,
             groups=groups,
             offsets=offsets,
-            stats=self.stats,
-            persistence=self.persistence,
-            replicated=self.replicated,
+            locks=self.locks,
+            delay=self.delay,
+            forget_topic=self._forget_topic,
+            forget_group=self.stats.forget_group,
         )
-        self.replication.tables.apply_again = self.deletions.apply_again
+        self.table_log = TableLog(store=store, role=role, tables=self.tables)
+        self.delay.adopt = self.table_log.adopt_topic
+        self.replication = self.mode.replication(
+            store=store,
+            role=role,
+            tables=self.tables,
+            table_log=self.table_log,
+            persistence=self.persistence,
+            network=self.network,
+        )
         self.registration = Registration(
             config=self.live_config,
             network=self.network,
@@ -169,6 +175,7 @@ class Broker:
             clock=clock,
             role=role,
             topics=topics,
+            table_log=self.table_log,
             groups=groups,
             consumers=self.consumers,
             producers=self.producers,
@@ -185,33 +192,33 @@ class Broker:
             persistence=self.persistence,
             clock=self.world.clock,
             store=self.store,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
+            role=self.role,
+            tables=self.tables,
+            table_log=self.table_log,
             commits=self.commits,
-            delay=self.delay,
-            locks=self.locks,
-            deletions=self.deletions,
             numbered=self.numbered,
-            replicated=self.replicated,
         ).load(self.config)
 
+    def _forget_topic(self, topic: str) -> None:
+        self.stats.forget_topic(topic)
+        self.store.forget_topic(topic)
+
     def _register_services(self) -> None:
-        """Register the request codes; a change of a replicated table is answered once committed, a new topic once routed."""
+        """Register the request codes."""
         services: list[Service] = [self.pulls, self.clients, self.registration, self.settings, *self._other_services()]
         for service in services:
             service.register(self.dispatcher)
-        self.replication.guard(self.dispatcher)
-        self.dispatcher.hold_answers(CHANGES_OF_TOPICS, self.registration.is_known, self.registration.known)
 
     def _other_services(self) -> Iterator[Service]:
         """The services that the broker only registers and never calls."""
         config, clock, store, role = self.live_config, self.world.clock, self.store, self.role
         topics, groups, offsets = self.topics, self.groups, self.offsets
+        table_log, decides = self.table_log, self.replication.decides
         yield SendHandler(
             config=config,
             store=store,
             topics=topics,
+            table_log=table_log,
             groups=groups,
             stats=self.stats,
             randomness=self.world.randomness,
@@ -226,6 +233,7 @@ class Broker:
             store=store,
             role=role,
             topics=topics,
+            table_log=table_log,
             groups=groups,
             stats=self.stats,
             randomness=self.world.randomness,
@@ -237,27 +245,30 @@ class Broker:
             offsets=offsets,
             commits=self.commits,
             clock=clock,
+            policy=decides,
         )
         yield LockRequests(
             broker_name=self.config.broker_name,
             clock=clock,
             topics=topics,
             locks=self.locks,
-            persistence=self.persistence,
-            replicated=self.replicated,
+            table_log=table_log,
+            store=store,
+            policy=decides,
         )
-        yield SlaveSync(
-            topics=topics,
-            groups=groups,
-            offsets=offsets,
-            delay=self.delay,
-            replicated=self.replicated,
-            secret=self.config.ha_secret.encode(),
-        )
+        yield SlaveSync(tables=self.tables, role=role, store=store, secret=self.config.ha_secret.encode())
         yield Queries(config=config, store=store, consumers=self.consumers)
         yield Runtime(clock=clock, store=store, stats=self.stats, delay=self.delay, replication_status=self.replication.status)
         yield Administration(
-            store=store, topics=topics, groups=groups, offsets=offsets, consumers=self.consumers, deletions=self.deletions
+            store=store,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            consumers=self.consumers,
+            deletions=Deletions(store=store, role=role, tables=self.tables, table_log=table_log),
+            table_log=table_log,
+            known=self.registration,
+            policy=decides,
         )
         yield Inspection(
             config=config,
@@ -279,6 +290,7 @@ class Broker:
             offsets=offsets,
             commits=self.commits,
             consumers=self.consumers,
+            table_log=table_log,
             group_reset=self.pulls.group_reset,
         )
         yield from self.mode.services()
@@ -287,11 +299,6 @@ class Broker:
     def node(self) -> ReplicationNode:
         """The node of this broker in its group."""
         return self.mode.node
-
-    @property
-    def replicated(self) -> ReplicatedTables | None:
-        """The tables that are replicated through the log; None where replicas copy their master's."""
-        return self.replication.replicated
 
     @property
     def config(self) -> BrokerConfig:
@@ -312,8 +319,6 @@ class Broker:
         """Serve, start the tasks and register; everything runs in `nursery`."""
         self.dispatcher.nursery = nursery
         replication = self.replication
-        if self.replicated is None:  # in DLedger mode the leader adopts topics, and the log brings them to the other nodes
-            await adopt_stored(self.topics, self.store)
         self.role.begin(
             {
                 Phase.STOP_TAKING: (self._stop_taking, replication.stop_taking),
@@ -371,7 +376,8 @@ class Broker:
         if new.role.takes_puts:
             self.locks.lead(self.world.clock.monotonic())
             await self.commits.keep_inside_queues()
-            await adopt_stored(self.topics, self.store, has_every_change=self.replicated is not None)
+            if not self.tables.in_log or TOPICS_FILE in self.persistence.missing:
+                await adopt_stored(self.topics, self.store)
 
     async def _serve(self, _old: RoleState, _new: RoleState) -> None:
         self.store.writability.role_refusal = self.role.refusal
@@ -393,15 +399,18 @@ class Broker:
             if now >= scan_at:
                 scan_at = now + SCAN_SECONDS
                 self.clients.expire(now)
-                if self.replicated is None or self.role.takes_puts:  # renewals are not replicated
-                    self.locks.expire(now)
+                if self.role.takes_puts and (expired := self.locks.expired(now)):  # renewals are known to the master alone
+                    with suppress(RequestRefused):
+                        self.table_log.put_leases(expired)
 
     async def stop(self) -> None:
-        """Hand over leadership, unregister, refuse new messages, answer waiting puts, write the tables."""
+        """Append the last commits, hand over leadership, unregister, refuse new messages, answer puts, write the tables."""
+        await self.table_log.append_gathered()
         await self.node.hand_over()
         await self.registration.unregister()
         self.store.writability.shut_down = True
         await self._answer_waiting()
+        self.store.catch_up()
         await self.persistence.write_all()
 
     async def _answer_waiting(self) -> None:
@@ -456,7 +465,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
                         await broker.stop()
                     nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):  # deliveries of delayed messages are on the medium now
-            await broker.persistence.write_all(always=broker.replicated is not None)
+            await broker.persistence.write_all(always=True)
         events.info("broker_stopped", address=broker.address)
     finally:
         with trio.CancelScope(shield=True):

@@ -18,8 +18,9 @@ from ..world.network import Address, Network
 from ..world.real import World
 from .config import SYNC_FLUSH, SYNC_MASTER, BrokerConfig
 from .persistence import Persistence
-from .replication import A_SEGMENT, Replication, SlavesTables
+from .replication import A_SEGMENT, Replication
 from .role import LiveRole, Role, RoleState
+from .table_log import TableLog
 from .tables import Tables
 
 
@@ -58,7 +59,20 @@ class ClassicReplication(Replication[ClassicNode]):
         self.node.on_following = sync.ask_now
         return sync
 
+    def _before_cut(self, offset: int) -> None:
+        """Copy the tables of the master again, because the log will lack what this slave has derived behind `offset`.
+
+        The master has lost these events. What groups have committed in them is handed back to it.
+        """
+        if offset < (derived := self.store.dispatcher.dispatched_offset):
+            self.tables.in_log = False
+            for _, control in self.table_log.events_between(offset, derived) if offset else ():
+                self.tables.keep_commits(control)
+
     async def start(self, nursery: trio.Nursery) -> None:
+        self.node.before_cut = self._before_cut
+        if self.config.is_slave and self.store.log.empty:  # it may begin in the middle of the master's
+            self.tables.in_log = False
         await super().start(nursery)
         config, role = self.config, Role.SLAVE if self.config.is_slave else Role.MASTER
         synchronous = config.broker_role == SYNC_MASTER
@@ -138,14 +152,22 @@ class ClassicMode:
         return RoleState(Role.READ_ONLY, self.config.broker_id, "it is starting")
 
     def replication(
-        self, *, store: MessageStore, role: LiveRole, tables: Tables, persistence: Persistence, network: Network
+        self,
+        *,
+        store: MessageStore,
+        role: LiveRole,
+        tables: Tables,
+        table_log: TableLog,
+        persistence: Persistence,
+        network: Network,
     ) -> ClassicReplication:
         return ClassicReplication(
             config=self.config,
             node=self.node,
             store=store,
             role=role,
-            tables=SlavesTables.of(store, tables),
+            tables=tables,
+            table_log=table_log,
             persistence=persistence,
             network=network,
             clock=self.world.clock,

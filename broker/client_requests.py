@@ -7,6 +7,7 @@ its members or topics, so that they distribute the queues again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -32,13 +33,14 @@ from .clients import (
     Member,
     Producers,
 )
-from .groups import GroupTable
+from .groups import GroupConfig, GroupTable
 from .live_config import LiveConfig
 from .pull import expression_refusal
 from .request_bodies import body_of
 from .role import LiveRole
 from .subscription import TAG, BadExpression, Subscription
-from .topics import TopicTable, retry_topic
+from .table_log import TableLog
+from .topics import TopicConfig, TopicTable, retry_topic
 
 log = get_logger(__name__)
 
@@ -64,6 +66,7 @@ class ClientRequests:
     clock: Clock
     role: LiveRole
     topics: TopicTable
+    table_log: TableLog
     groups: GroupTable
     consumers: Consumers
     producers: Producers
@@ -119,10 +122,12 @@ class ClientRequests:
         if (count := len(consumers) + len(producers)) > GROUPS_PER_HEARTBEAT_MAX:
             raise ValueError(f"{count} groups, {GROUPS_PER_HEARTBEAT_MAX} are allowed")
         refusal: RequestRefused | None = None  # of one group, whose other groups would otherwise expire
+        with suppress(RequestRefused):  # then as many of them as fit are created below
+            self._create([(name, topic_sys_flag) for name, _, _, topic_sys_flag in consumers])
         changed: list[str] = []
         for name, subscriptions, settings, topic_sys_flag in consumers:
             try:
-                self._admit(name, topic_sys_flag)
+                self._create([(name, topic_sys_flag)])
                 member = Member(connection, client_id, language, request.version, now, now_ms)
                 differing = self.consumers.differing(name, member, subscriptions)
                 if differing and settings["consume_type"] != CONSUME_ACTIVELY:
@@ -141,11 +146,29 @@ class ClientRequests:
         if refusal is not None:
             raise refusal
 
-    def _admit(self, group: str, topic_sys_flag: int) -> None:
-        """Make sure that the group and its retry topic exist; a slave gets both from its master."""
-        config = self.groups.find(group)
-        if config is not None and config.retry_queue_nums > 0 and not self.role.is_replica:
-            self.topics.create_for_group(retry_topic(group), config.retry_queue_nums, topic_sys_flag)
+    def _create(self, consumers: Iterable[tuple[str, int]]) -> None:
+        """Propose the groups that do not exist, and their retry topics; a node that may not decide leaves that to the master.
+
+        Args:
+            consumers: names of groups, and the system flags of their retry topics.
+
+        Raises:
+            RequestRefused: there is no room for all of them. Nothing was changed.
+        """
+        if not self.table_log.may_create:
+            return
+        groups = [
+            GroupConfig(name) for name, _ in consumers if self.table_log.group(name) is None and self.groups.may_create(name)
+        ]
+        if groups:
+            self.table_log.put_groups(*groups)
+        topics: list[TopicConfig] = []
+        for name, topic_sys_flag in consumers:
+            config, topic = self.table_log.group(name), retry_topic(name)
+            if config is not None and config.retry_queue_nums > 0 and self.table_log.topic(topic) is None:
+                topics.append(self.topics.for_group(topic, config.retry_queue_nums, topic_sys_flag))
+        if topics:
+            self.table_log.put_topics(*topics)
 
     def notify_groups(self, groups: Iterable[str]) -> None:
         """Notify all consumers of these groups that they must rebalance (request 40, oneway)."""

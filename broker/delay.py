@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 import trio
 
+from ..message.control import DELAYS_DELIVERED, Control
 from ..message.data_version import DataVersion
 from ..message.layout import decode_record, encode_host
 from ..message.message import IncomingMessage
@@ -115,8 +116,10 @@ class DelayDelivery:
     """Called after a delivery has changed the positions."""
     queue_nums: Callable[[str], int] = lambda _: 0
     """How many queues of a topic may be read; 0 if that is unknown."""
-    adopt: Callable[[Mapping[str, int]], object] = lambda _: None
-    """Adds topics, by name and number of queues, that have messages in the store but are not in the table."""
+    adopt: Callable[[str, int], object] = lambda _topic, _queues: None
+    """Creates a topic with so many queues, because a message was put into it and it is not in the table."""
+    logged: Mapping[str, int] = attrs.field(factory=dict[str, int])
+    """The positions in the log; the deliveries behind them may be truncated, and are repeated then."""
     _levels: dict[int, _Level] = attrs.field(factory=dict[int, _Level])
     """The configured levels, and others that have messages or a position."""
     _next: int = 0
@@ -132,6 +135,7 @@ class DelayDelivery:
         for level in (*configured, *(queue_id + 1 for queue_id in self.store.queue_ids(SCHEDULE_TOPIC))):
             self._level(level)
         self._durable = self.to_json()
+        self.logged = self._levels_json()
         self.store.dispatcher.on_arrival.append(self.arrived)
 
     def _level(self, number: int) -> _Level:
@@ -144,6 +148,23 @@ class DelayDelivery:
     def offsets(self) -> dict[int, int]:
         """The next queue offset to deliver, by level."""
         return {level.level: level.offset for level in self._levels.values()}
+
+    def _levels_json(self) -> dict[str, int]:
+        return {str(level): offset for level, offset in self.offsets().items()}
+
+    def event(self) -> Control:
+        """The event that says how far the levels are delivered."""
+        return Control(DELAYS_DELIVERED, {"levels": self._levels_json()})
+
+    def apply(self, levels: Mapping[str, int], *, own: bool) -> None:
+        """Take the positions of the log; a node that delivers is `own`, and further by itself."""
+        self.logged = levels
+        if not own:
+            self.load({"offsetTable": levels})
+
+    def drop_unlogged(self) -> None:
+        """Go back to the positions of the log, because another node may deliver now."""
+        self.load({"offsetTable": self.logged})
 
     def offset_of(self, number: int) -> int:
         """The next queue offset to deliver at a level."""
@@ -161,6 +182,7 @@ class DelayDelivery:
             high = store.max_offset(SCHEDULE_TOPIC, level.level - 1)
             level.offset = min(max(long_of(table.get(str(level.level), 0)), low), high)
             level.due_ms = None
+        self.logged = self._levels_json()
         before, self._durable, self._candidate = self._durable, self.to_json(), None
         if self._durable["offsetTable"] != before["offsetTable"]:
             # A slave saves the positions of its master, because it may be the next master.
@@ -286,8 +308,7 @@ class DelayDelivery:
                     delivered[message.topic] += 1
                     sizes[message.topic] += size
                     if not self.queue_nums(message.topic):
-                        # A broker that was killed when it had created the topic may not have written it down.
-                        self.adopt({message.topic: message.queue_id + 1})
+                        self.adopt(message.topic, message.queue_id + 1)
             done += 1
         for topic, count in delivered.items():
             self.stats.topic_put(topic, count, sizes[topic])

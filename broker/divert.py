@@ -23,7 +23,6 @@ from ..message.properties import (
 from ..remoting.command import RemotingCommand
 from ..store.config import SCHEDULE_TOPIC
 from .groups import GroupTable
-from .topics import TopicTable
 
 VERSION_WITH_MAX_RECONSUME_TIMES = 121
 """The protocol version of V3_4_9; clients from this version on send their own limit of retries."""
@@ -55,11 +54,10 @@ def divert_delayed(message: IncomingMessage, level_max: int) -> None:
 def redirect_retry(
     message: IncomingMessage,
     request: RemotingCommand,
-    topics: TopicTable,
     groups: GroupTable,
     orderly: Callable[[str], bool],
-) -> None:
-    """Redirect a message whose retries are used up to its group's dead letters, without delay.
+) -> bool:
+    """Redirect a message whose retries are used up to its group's dead letters, without delay; returns whether it did.
 
     Args:
         orderly: whether members of a group have locked queues. They send a message only when its retries are used up, with
@@ -72,10 +70,10 @@ def redirect_retry(
         limit = int_of(request.ext["l"])
     allowed = limit - 1 if orderly(group) else limit
     if message.reconsume_times <= allowed or config is None:
-        return
+        return False
     properties = decode_properties(message.properties)
     properties.pop(DELAY, None)
     message.properties = encode_as_found(properties)
     message.topic = DLQ_PREFIX + group
     message.queue_id = 0
-    topics.create_for_group(message.topic, 1)
+    return True

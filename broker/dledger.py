@@ -7,13 +7,13 @@ is a replica with its own id while another node leads or no leader is known (Roc
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
 import trio
 
-from ..ha.classic.sync import ConfigSync, Offsets
+from ..ha.classic.sync import ConfigSync
 from ..ha.dledger.layout import ENTRY_SIZE_MAX
 from ..ha.dledger.node import DLedgerNode
 from ..ha.dledger.recovery import LedgerFiles
@@ -24,9 +24,8 @@ from ..ha.raft.roles import Role as RaftRole
 from ..ha.raft.settings import Settings
 from ..ha.raft.units import PeerId
 from ..message.units import MASTER_ID
-from ..remoting.codes import RequestCode
-from ..remoting.dispatcher import Dispatcher, Service
-from ..store.errors import NotWritable, StoreError
+from ..remoting.dispatcher import AnswerPolicy, Service
+from ..store.errors import StoreError
 from ..store.message_store import MessageStore
 from ..world.address import Address, is_loopback_host
 from ..world.events import get_logger
@@ -37,28 +36,19 @@ from ..world.ticks import next_tick
 from .admin.dledger_group import DLedgerAdministration
 from .config import BrokerConfig
 from .persistence import Persistence
-from .replicated_tables import ReplicatedTables
-from .replication import A_SEGMENT, CHANGES_OF_TABLES, Replication, SlavesTables
+from .replication import A_SEGMENT, RETRY_SECONDS, Replication
 from .role import LiveRole, Role, RoleState
+from .table_log import Decided, TableLog
 from .tables import Tables
 
 log = get_logger(__name__)
 
-OTHER_DECISIONS = (
-    RequestCode.UPDATE_CONSUMER_OFFSET,
-    RequestCode.LOCK_BATCH_MQ,
-    RequestCode.UNLOCK_BATCH_MQ,
-    RequestCode.CLEAN_UNUSED_TOPIC,
-)
-"""Requests that only the leader accepts, and whose handlers decide when to answer."""
 DISK_LOOK_SECONDS = 1.0
 """How often a leader checks whether its disk refuses messages."""
 DISK_REFUSES_SECONDS_MAX = 3.0
 """A leader whose disk has refused messages for this long hands leadership over."""
 HAND_OVER_PAUSE_SECONDS = 30.0
 """The pause before a leader whose disk still refuses hands over again, because the disks of all nodes may be full."""
-RETRY_SECONDS = 1.0
-"""The pause before a failed change of role or append of queue ends is tried again."""
 
 
 def replica_settings(config: BrokerConfig, address: str = "") -> ReplicaSettings:
@@ -117,101 +107,13 @@ def _check_secret(config: BrokerConfig) -> None:
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class CopiedTables(SlavesTables):
-    """The tables of a node that copies those of its leader, beside the events that it derives from the log.
-
-    A copy may be older than what has been derived when it arrives. So the events that were derived since it was requested are
-    applied again.
-    """
-
-    replicated: ReplicatedTables
-    _asked_at: int = 0
-
-    def asking(self) -> None:
-        self._asked_at = self.store.dispatcher.dispatched_offset
-
-    def _copied(self) -> None:
-        self.replicated.in_log = False
-        self.replicated.derived.adopt()
-        self.apply_again(self._asked_at)
-
-    async def take_topics(self, stored: Mapping[str, Any]) -> None:
-        await super().take_topics(stored)
-        self._copied()
-
-    async def take_groups(self, stored: Mapping[str, Any]) -> None:
-        await super().take_groups(stored)
-        self._copied()
-
-    def consumer_offsets(self) -> Offsets:
-        """Return no offsets: the leader alone accepts commits, so there are none to hand over to it."""
-        return {}
-
-    def put_consumer_offsets(self, offsets: Offsets) -> None:
-        own = self.offsets.table
-        changed: Offsets = {}
-        for key, queues in offsets.items():
-            if news := {queue_id: offset for queue_id, offset in queues.items() if own.get(key, {}).get(queue_id) != offset}:
-                changed[key] = news
-        if changed:
-            super().put_consumer_offsets(changed)
-            self._copied()
-
-
-@attrs.define(eq=False, kw_only=True, repr=False)
 class DLedgerReplication(Replication[DLedgerNode]):
     """The replication of a node of a DLedger group."""
 
-    _replicated: ReplicatedTables = attrs.field(alias="replicated")
-    _tables_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    """Cancels the task that appends the leader's commits."""
-
     @property
-    def replicated(self) -> ReplicatedTables:
-        """The tables that are replicated through the log."""
-        return self._replicated
-
-    def guard(self, dispatcher: Dispatcher) -> None:
-        """Let only the leader decide, and answer a change of a table once it is committed."""
-        dispatcher.answer_after(CHANGES_OF_TABLES, self.replicated.check_leads, self.replicated.settled)
-        dispatcher.check_first(OTHER_DECISIONS, self.replicated.check_decides)
-
-    async def stop_taking(self, _old: RoleState, _new: RoleState) -> None:
-        """Stop appending commits, and drop changes of tables that may never be committed."""
-        self.replicated.stop_leading()
-        self._tables_scope.cancel()
-
-    async def begin_role(self, old: RoleState, new: RoleState) -> None:
-        """Lead or follow the group, and list what a leader has to append; called in `Phase.REBUILD`."""
-        await super().begin_role(old, new)
-        if new.role.takes_puts:
-            await self.replicated.prepare_to_lead()
-
-    async def serve(self, _old: RoleState, new: RoleState) -> None:
-        """Append commits while this node leads."""
-        if new.role.takes_puts:
-            self.replicated.begin_leading()
-            self._tables_scope = trio.CancelScope()
-            self._nursery.start_soon(self._append_tables, self._tables_scope)
-
-    async def _append_tables(self, scope: trio.CancelScope) -> None:
-        with scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(keep_running, "appending of commits", self.replicated.run)
-                nursery.start_soon(keep_running, "appending the ends of queues and the tables", self._append_missing)
-
-    async def _append_missing(self) -> None:
-        """Append the ends of queues and the tables, until a node that begins with this log's first entry has all of them."""
-        ends, tables = self.store.queue_ends, self.replicated
-        while ends.pending or not tables.in_log:
-            await ends.append_pending()
-            if not tables.in_log:
-                try:
-                    await tables.state(0)
-                except NotWritable as error:
-                    log.warning("tables_not_in_log", reason=str(error))
-            if ends.pending or not tables.in_log:
-                await trio.sleep(RETRY_SECONDS)
+    def decides(self) -> AnswerPolicy:
+        """Only the leader takes commits and locks."""
+        return Decided(self.table_log)
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
         """Copy the leader's tables in a group that may have an Apache leader, which appends no changes of them to the log."""
@@ -224,15 +126,11 @@ class DLedgerReplication(Replication[DLedgerNode]):
         Raises:
             OSError: a file could not be written; the call may be repeated.
         """
-        self.replicated.forget()
+        self.tables.clear()
         if not await self.persistence.write_all():
             raise OSError(errno.EIO, "the files of the tables could not be written")
 
     async def start(self, nursery: trio.Nursery) -> None:
-        self.replicated.observe()
-        self.store.queue_ends.restate.append(self.replicated.state)
-        if self.store.cleaner is not None:
-            self.store.cleaner.may_remove = self.persistence.write_until
         self.node.replica.before_clearing.append(self._forget_tables)
         self.node.on_leading = self._follow_group
         await super().start(nursery)
@@ -335,28 +233,25 @@ class DLedgerMode:
         return RoleState(Role.CANDIDATE, self.config.replica_id, "it is starting")
 
     def replication(
-        self, *, store: MessageStore, role: LiveRole, tables: Tables, persistence: Persistence, network: Network
+        self,
+        *,
+        store: MessageStore,
+        role: LiveRole,
+        tables: Tables,
+        table_log: TableLog,
+        persistence: Persistence,
+        network: Network,
     ) -> DLedgerReplication:
-        replicated = ReplicatedTables(
-            store=store,
-            role=role,
-            topics=tables.topics,
-            groups=tables.groups,
-            offsets=tables.offsets,
-            delay=tables.delay,
-            locks=tables.locks,
-        )
-        tables.groups.may_create = lambda: role.takes_puts
         return DLedgerReplication(
             config=self.config,
             node=self.node,
             store=store,
             role=role,
-            tables=CopiedTables.of(store, tables, replicated=replicated),
+            tables=tables,
+            table_log=table_log,
             network=network,
             clock=self.world.clock,
             secrets=self.world.secrets,
-            replicated=replicated,
             persistence=persistence,
         )
 

@@ -52,31 +52,34 @@ class EncodedEntries:
     _entries: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
     _joined: bytes | None = None
 
-    def put(self, values: Mapping[str, Any], *, bounded: bool = True) -> None:
-        """Enter values.
-
-        Args:
-            bounded: whether they may be refused; values from a file or from the master never are.
+    def check_room(self, values: Mapping[str, Any]) -> None:
+        """Refuse values for which there is no room.
 
         Raises:
-            TableFull: the table would be larger than `size_max`. Nothing was entered.
-            RequestRefused: an entry is larger than `ENTRY_BYTES_MAX`. Nothing was entered.
+            TableFull: the table would be larger than `size_max`.
+            RequestRefused: an entry is larger than `ENTRY_BYTES_MAX`.
         """
         encoded = {name: encoded_entry(name, value) for name, value in values.items()}
         for name, entry in encoded.items():
-            if bounded and len(entry) > ENTRY_BYTES_MAX:
+            if len(entry) > ENTRY_BYTES_MAX:
                 remark = f"an entry of {self.table} has at most {ENTRY_BYTES_MAX} bytes (got {len(entry)} for {name!r:.300})"
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{remark}; nothing was entered")
-        self.put_encoded(encoded, bounded=bounded)
-
-    def put_encoded(self, encoded: Mapping[str, bytes], *, bounded: bool = False) -> None:
-        """Enter values that are already encoded by `encoded_entry`; see `put`."""
-        growth = sum(len(entry) - len(self._entries.get(name, b"")) for name, entry in encoded.items())
-        if bounded and growth > 0 and self.size + growth > self.size_max:
+        growth = self._growth(encoded)
+        if growth > 0 and self.size + growth > self.size_max:
             raise TableFull(self.table, self.size, self.size_max)
-        self.size += growth
+
+    def put(self, values: Mapping[str, Any]) -> None:
+        """Enter values, whether there is room or not; whoever wants to add some asks `check_room` first."""
+        self.put_encoded({name: encoded_entry(name, value) for name, value in values.items()})
+
+    def put_encoded(self, encoded: Mapping[str, bytes]) -> None:
+        """Enter values that are already encoded by `encoded_entry`."""
+        self.size += self._growth(encoded)
         self._entries.update(encoded)
         self._joined = None
+
+    def _growth(self, encoded: Mapping[str, bytes]) -> int:
+        return sum(len(entry) - len(self._entries.get(name, b"")) for name, entry in encoded.items())
 
     def forget(self, name: str) -> None:
         """Remove one entry, if it exists."""

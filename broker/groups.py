@@ -6,7 +6,7 @@ here are kept and returned unchanged. Pure except for the clock, which is an arg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Self
 
 import attrs
@@ -118,10 +118,6 @@ class GroupConfig:
 _DEFAULTS = GroupConfig("").to_json()
 
 
-def _always() -> bool:
-    return True
-
-
 @attrs.define(eq=False, repr=False)
 class GroupTable:
     """All consumer groups that this broker knows."""
@@ -132,8 +128,8 @@ class GroupTable:
     forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict[str, dict[str, int]])
     """Bits by group and topic; bit 0 forbids the group to read the topic (5.x `forbiddenTable`)."""
     version: DataVersion = attrs.field(factory=DataVersion)
-    may_create: Callable[[], bool] = _always
-    """Whether unknown groups are created here when they are used; on a node of a DLedger group only while it leads."""
+    create: Callable[[GroupConfig], None] = lambda _: None
+    """Called with an unknown group that is used and may be created."""
     on_change: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     _entries: EncodedEntries = attrs.field(factory=lambda: EncodedEntries("the table of groups"))
     _forbidden_entries: EncodedEntries = attrs.field(factory=lambda: EncodedEntries("the table of forbidden topics"))
@@ -148,7 +144,7 @@ class GroupTable:
         for name in _SYSTEM_GROUPS:
             if name not in table.groups:
                 table.groups[name] = GroupConfig(name)
-                table._entries.put({name: table.groups[name].to_stored()}, bounded=False)
+                table._entries.put({name: table.groups[name].to_stored()})
         return table
 
     def load(self, stored: Mapping[str, Any]) -> None:
@@ -193,35 +189,42 @@ class GroupTable:
             for group, topics in table_of(stored.get("forbiddenTable"), "forbiddenTable").items()
         }
         self.version = DataVersion.from_json(object_of(stored.get("dataVersion")))
-        self._forbidden_entries.put(self.forbidden, bounded=False)
+        self._forbidden_entries.put(self.forbidden)
         self._notify()
 
     def get(self, group: str) -> GroupConfig | None:
         return self.groups.get(group)
 
     def find(self, group: str) -> GroupConfig | None:
-        """The group, which is created if it is unknown and groups may be created by being used.
-
-        If only the leader may create it, the settings that it would have there are returned, and nothing is created here.
-        """
+        """The group; if it is unknown and groups may be created by being used, the settings that it has then."""
         config = self.groups.get(group)
         if config is not None:
             return config
-        may_create = self.auto_create or group.startswith(SYSTEM_GROUP_PREFIX)
-        if not may_create or group_name_fault(group) is not None:
+        if not self.may_create(group):
             return None
         config = GroupConfig(group)
-        if self.may_create():
-            self.put(config)
+        self.create(config)
         return config
+
+    def may_create(self, group: str) -> bool:
+        """Whether a group of this name is created by being used, if it is unknown."""
+        return (self.auto_create or group.startswith(SYSTEM_GROUP_PREFIX)) and group_name_fault(group) is None
 
     def is_system(self, group: str) -> bool:
         """Whether the group always exists."""
         return group in _SYSTEM_GROUPS
 
-    def put(self, *configs: GroupConfig, bounded: bool = True) -> None:
-        """Create or replace groups; raises TableFull if they are `bounded` and do not fit, and none is entered then."""
-        self._entries.put({config.group_name: config.to_stored() for config in configs}, bounded=bounded)
+    def check_room(self, configs: Iterable[GroupConfig]) -> None:
+        """Refuse groups for which the table has no room; raises as `EncodedEntries.check_room`."""
+        self._entries.check_room({config.group_name: config.to_stored() for config in configs})
+
+    def check_room_for_forbidden(self, group: str, bits: Mapping[str, int]) -> None:
+        """Refuse forbidden bits for which there is no room; raises as `EncodedEntries.check_room`."""
+        self._forbidden_entries.check_room({group: bits})
+
+    def put(self, *configs: GroupConfig) -> None:
+        """Create or replace groups."""
+        self._entries.put({config.group_name: config.to_stored() for config in configs})
         for config in configs:
             self.groups[config.group_name] = config
         self._changed()
@@ -241,16 +244,20 @@ class GroupTable:
         """Whether the group was forbidden to read the topic."""
         return bool(self.forbidden) and bool(self.forbidden.get(group, {}).get(topic, 0) & 1)
 
-    def set_forbidden(self, group: str, topic: str, *, forbidden: bool) -> None:
-        """Forbid or allow the group to read the topic; raises TableFull if there are too many already."""
-        bits = self.forbidden.get(group, {})
-        self.put_forbidden(group, {**bits, topic: bits.get(topic, 0) & ~1 | int(forbidden)})
-
-    def put_forbidden(self, group: str, bits: dict[str, int], *, bounded: bool = True) -> None:
-        """Replace the forbidden bits of a group, by topic; raises TableFull as `put`."""
-        self._forbidden_entries.put({group: bits}, bounded=bounded)
+    def put_forbidden(self, group: str, bits: dict[str, int]) -> None:
+        """Replace the forbidden bits of a group, by topic."""
+        self._forbidden_entries.put({group: bits})
         self.forbidden[group] = bits
         self._changed()
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove all other groups but those of the system, and their forbidden bits."""
+        for name in [name for name in {**self.groups, **self.forbidden} if name not in names and not self.is_system(name)]:
+            self.delete(name)
+
+    def clear(self) -> None:
+        """Remove all groups but those of the system."""
+        self.keep_only(())
 
     def to_json(self) -> dict[str, Any]:
         """The content of `subscriptionGroup.json` and of slaves' copies; its tables are already encoded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -13,15 +14,15 @@ from ..message.units import QueueId
 from ..remoting.bounds import checked_name
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, encode_frame
-from ..remoting.dispatcher import Dispatcher
+from ..remoting.dispatcher import AnswerPolicy, Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
+from ..store.message_store import MessageStore
 from ..world.clock import Clock
 from .client_requests import CLIENT_ID_CHARACTERS_MAX
 from .locks import QueueLocks
-from .persistence import LOCKS_FILE, Persistence
-from .replicated_tables import ReplicatedTables
 from .request_bodies import body_of
+from .table_log import TableLog
 from .topics import TopicTable
 
 
@@ -34,39 +35,46 @@ class LockRequests:
     clock: Clock
     topics: TopicTable
     locks: QueueLocks
-    persistence: Persistence
-    replicated: ReplicatedTables | None
-    """In DLedger mode, the tables in the log, in which a new lock is on a majority before it is answered; otherwise None."""
+    table_log: TableLog
+    store: MessageStore
+    policy: AnswerPolicy | None
+    """Which nodes decide."""
     _dispatcher: Dispatcher = attrs.field(init=False)
 
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handlers."""
         self._dispatcher = dispatcher
-        dispatcher.register(RequestCode.LOCK_BATCH_MQ, self.lock)
-        dispatcher.register(RequestCode.UNLOCK_BATCH_MQ, self.unlock)
+        dispatcher.register(RequestCode.LOCK_BATCH_MQ, self.lock, policy=self.policy)
+        dispatcher.register(RequestCode.UNLOCK_BATCH_MQ, self.unlock, policy=self.policy)
 
     def lock(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
-        """Answer a renewal at once, and a new lock when it is on disk or on a majority, so that no restart loses it."""
+        """Answer a renewal at once, and a new lock when it is applied, and as safe as it can be now: no restart loses it."""
         self._dispatcher.check_room(request)
         group, client_id, queues = self._lock_request(request)
-        changes = self.locks.changes
-        known = filter(self._is_here, queues)
-        held = self.locks.lock(group, client_id, known, self.clock.monotonic())
-        answer = request.response(body=dumps({"lockOKMQSet": list(map(queue_to_json, held))}))
-        # What is renewed may have been given a moment ago, by a request that still waits for the majority.
-        if self.locks.changes == changes and (self.replicated is None or self.replicated.locks_settled):
-            return answer
-        self._dispatcher.start_counted(request, self._answer_when_kept, connection, request, answer)
+        known = [queue for queue in queues if self._is_here(queue)]
+        held, wanted = self.locks.lock(group, client_id, known, self.clock.monotonic())
+        if not wanted:
+            return _locked(request, held)
+        end = self.table_log.put_leases(wanted)
+        if not self.store.waits and self.store.dispatcher.dispatched_offset >= end:
+            return _locked(request, self.locks.owned(group, client_id, known))
+        self._dispatcher.start_counted(request, self._answer_when_kept, connection, request, end, (group, client_id, known))
         return None
 
-    async def _answer_when_kept(self, connection: ServerConnection, request: RemotingCommand, answer: RemotingCommand) -> None:
-        if self.replicated is None:
-            await self.persistence.write(LOCKS_FILE)  # a failed write is logged and stops no consumer
+    async def _answer_when_kept(
+        self,
+        connection: ServerConnection,
+        request: RemotingCommand,
+        end: int,
+        asked: tuple[str, str, list[MessageQueue]],
+    ) -> None:
+        # A lock that only this node has is given all the same: while a slave is away, no other master can give it.
+        if (status := await self.store.event_status(end)).stored:
+            answer = _locked(request, self.locks.owned(*asked))
         else:
-            try:
-                await self.replicated.settled()
-            except RequestRefused as refusal:
-                answer = request.response(refusal.code, remark=refusal.remark)
+            answer = request.response(
+                ResponseCode.SYSTEM_ERROR, remark=f"whether the queues are locked is unknown: {status.name}"
+            )
         connection.push(encode_frame(answer))
 
     def _is_here(self, queue: MessageQueue) -> bool:
@@ -75,8 +83,8 @@ class LockRequests:
 
     def unlock(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         group, client_id, queues = self._lock_request(request)
-        self.locks.unlock(group, client_id, queues)
-        self.persistence.tables[LOCKS_FILE].wake()
+        if released := self.locks.unlock(group, client_id, queues):
+            self.table_log.put_leases(released)
         return request.response()
 
     def _lock_request(self, request: RemotingCommand) -> tuple[str, str, list[MessageQueue]]:
@@ -92,6 +100,10 @@ class LockRequests:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"the lock request is not one: {type(error).__name__}: {error}"
             ) from error
+
+
+def _locked(request: RemotingCommand, held: Iterable[MessageQueue]) -> RemotingCommand:
+    return request.response(body=dumps({"lockOKMQSet": list(map(queue_to_json, held))}))
 
 
 def queue_to_json(queue: MessageQueue) -> dict[str, Any]:

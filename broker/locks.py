@@ -1,14 +1,15 @@
 """Locks for ordered consumption: leases of (group, queue) to one client (RocketMQ RebalanceLockManager).
 
-A lease lasts `LEASE_SECONDS` from its last renewal; then every client may take it. Leases survive a restart of the broker,
-because their owners continue to consume meanwhile: a queue that was leased when the broker ended is leased to no other client
-until its owner must have stopped. A node that has followed another master does not know that master's leases, so it gives none
-until all of them must have ended. Pure: the time is an argument.
+A lease lasts `LEASE_SECONDS` from its last renewal; then every client may take it. Who has a lease changes only when the log
+says so (`apply`); renewals are known to the master alone. Leases survive a restart of the broker, because their owners continue
+to consume meanwhile: a queue that was leased when the broker ended is leased to no other client until its owner must have
+stopped. A slave may lack the last leases that its master has given, so when it becomes master it gives none until all of them
+must have ended. Pure: the time is an argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from math import inf
 from typing import Any
 
@@ -47,10 +48,9 @@ class QueueLocks:
     _count: int = 0
     _bytes: int = 0
     """The bytes of the texts of all leases."""
-    dirty: dict[LeaseKey, None] | None = None
-    """Leases whose owners have changed since they were last appended to the log; None if this node does not append them."""
-    on_dirty: Callable[[], None] = lambda: None
-    """Called after a lease was added to `dirty`."""
+    proposed: dict[LeaseKey, str] = attrs.field(factory=dict[LeaseKey, str])
+    """The next owners of queues, empty for none, whose events are appended and not applied yet."""
+    _proposed_bytes: int = 0
     changes: int = 0
     """Counts changes of owners, but not renewals; the file is written when the count has grown."""
     _followed: bool = False
@@ -100,6 +100,9 @@ class QueueLocks:
             for group, topic, broker_name, queue_id, client_id in rows
         ]
         for group, queue, client_id in changes:
+            if self.proposed.get((group, queue)) == client_id:
+                del self.proposed[group, queue]
+                self._proposed_bytes -= _bytes_of(group, queue, client_id)
             if client_id:
                 self._enter(group, queue, client_id, now)
             else:
@@ -112,10 +115,12 @@ class QueueLocks:
 
     def rows(self, keys: Iterable[LeaseKey]) -> list[list[Any]]:
         """The owners of leases, as they are stored in the log; a lease that does not exist has an empty owner."""
-        return [
-            [group, queue.topic, queue.broker_name, queue.queue_id, self._leases.get(group, {}).get(queue, ("",))[0]]
-            for group, queue in keys
-        ]
+        return lease_rows({(group, queue): self._leases.get(group, {}).get(queue, ("",))[0] for group, queue in keys})
+
+    def next_owner(self, key: LeaseKey) -> str:
+        """The owner of a queue when all that was proposed is applied; empty if it has none."""
+        group, queue = key
+        return self.proposed.get(key, self._leases.get(group, {}).get(queue, ("",))[0])
 
     @property
     def followed(self) -> bool:
@@ -130,12 +135,6 @@ class QueueLocks:
         """The leases of a group, as they are stored in the file."""
         leases = self._leases.get(group, {})
         return [[queue.topic, queue.broker_name, queue.queue_id, owner] for queue, (owner, _) in leases.items()]
-
-    def _changed(self, group: str, queue: MessageQueue) -> None:
-        self.changes += 1
-        if self.dirty is not None:
-            self.dirty[group, queue] = None
-            self.on_dirty()
 
     def _remove(self, group: str, queue: MessageQueue) -> None:
         leases = self._leases.get(group, {})
@@ -162,45 +161,71 @@ class QueueLocks:
         if self._followed:
             self._granted_from = now + HANDOVER_SECONDS
 
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float) -> list[MessageQueue]:
-        """Give or renew leases; return the queues that the client has leased now."""
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float
+    ) -> tuple[list[MessageQueue], dict[LeaseKey, str]]:
+        """Renew the leases of a client, and find what it may have besides.
+
+        Returns: the queues that it has leased, and the changes to propose so that it gets others.
+        """
         if self._followed:
             if now < self._granted_from:
-                return []
+                return [], {}
             self._followed = False  # from now on the file contains every lease that a restart must know
             self.changes += 1
         held: list[MessageQueue] = []
+        wanted: dict[LeaseKey, str] = {}
+        count, size = self._count + len(self.proposed), self._bytes + self._proposed_bytes
         for queue in queues:
             owner, renewed = self._leases.get(group, {}).get(queue, ("", now))
-            if owner == client_id:
+            coming = self.proposed.get((group, queue))
+            if owner == client_id and coming is None:
                 self._leases[group][queue] = owner, now
-            elif (owner and now - renewed <= LEASE_SECONDS) or not self._has_room(group, queue, client_id):
+                held.append(queue)
+            elif coming is None and owner and now - renewed <= LEASE_SECONDS:
                 continue
-            else:
-                self._enter(group, queue, client_id, now)
-                self._changed(group, queue)
-            held.append(queue)
-        return held
+            elif coming in (None, "", client_id):
+                size += _bytes_of(group, queue, client_id)
+                if count + len(wanted) >= LEASES_MAX or size > LEASES_BYTES_MAX:
+                    break
+                wanted[group, queue] = client_id
+        return held, wanted
 
-    def _has_room(self, group: str, queue: MessageQueue, client_id: str) -> bool:
-        """Whether another lease may be given; the changes that wait for the log count, too."""
-        if self._count >= LEASES_MAX or len(self.dirty or ()) >= LEASES_MAX:
-            return False
-        return self._bytes + _bytes_of(group, queue, client_id) <= LEASES_BYTES_MAX
+    def owned(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Those of the queues that the client has leased."""
+        leases = self._leases.get(group, {})
+        return [queue for queue in queues if leases.get(queue, ("",))[0] == client_id]
 
-    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Release the leases of this client; those of other clients stay."""
-        for queue in queues:
-            if self._leases.get(group, {}).get(queue, ("",))[0] == client_id:
-                self._remove(group, queue)
-                self._changed(group, queue)
+    def propose(self, owners: Mapping[LeaseKey, str]) -> None:
+        """Note changes whose events are appended."""
+        for key, owner in owners.items():
+            if key in self.proposed:
+                self._proposed_bytes -= _bytes_of(*key, self.proposed[key])
+            self.proposed[key] = owner
+            self._proposed_bytes += _bytes_of(*key, owner)
 
-    def expire(self, now: float) -> None:
-        """Remove expired leases."""
-        for group, leases in list(self._leases.items()):
-            for queue in [queue for queue, (_, renewed) in leases.items() if now - renewed > LEASE_SECONDS]:
-                self._remove(group, queue)
-                self._changed(group, queue)
+    def drop_proposed(self) -> None:
+        """Forget changes that are not applied, because they may never be."""
+        self.proposed.clear()
+        self._proposed_bytes = 0
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> dict[LeaseKey, str]:
+        """The changes to propose so that the leases of this client end; those of other clients stay."""
+        leases = self._leases.get(group, {})
+        return {
+            (group, queue): ""
+            for queue in queues
+            if self.proposed.get((group, queue), leases.get(queue, ("",))[0]) == client_id
+        }
+
+    def expired(self, now: float) -> dict[LeaseKey, str]:
+        """The changes to propose so that leases end which nobody has renewed in time."""
+        return {
+            (group, queue): ""
+            for group, leases in self._leases.items()
+            for queue, (_, renewed) in leases.items()
+            if now - renewed > LEASE_SECONDS and (group, queue) not in self.proposed
+        }
 
     def are_held(self, group: str, now: float) -> bool:
         """Whether any client of the group has leased a queue."""
@@ -210,6 +235,11 @@ class QueueLocks:
         """The client that has leased the queue, or None."""
         owner, renewed = self._leases.get(group, {}).get(queue, (None, now))
         return None if now - renewed > LEASE_SECONDS else owner
+
+
+def lease_rows(owners: Mapping[LeaseKey, str]) -> list[list[Any]]:
+    """Leases and their owners as they are stored in the log."""
+    return [[group, queue.topic, queue.broker_name, queue.queue_id, owner] for (group, queue), owner in owners.items()]
 
 
 def _bytes_of(group: str, queue: MessageQueue, client_id: str) -> int:

@@ -15,6 +15,7 @@ from .config import BrokerConfig
 from .persistence import Persistence
 from .replication import Replication
 from .role import LiveRole, RoleState
+from .table_log import TableLog
 from .tables import Tables
 
 
@@ -37,7 +38,14 @@ class Mode(Protocol):
         ...
 
     def replication(
-        self, *, store: MessageStore, role: LiveRole, tables: Tables, persistence: Persistence, network: Network
+        self,
+        *,
+        store: MessageStore,
+        role: LiveRole,
+        tables: Tables,
+        table_log: TableLog,
+        persistence: Persistence,
+        network: Network,
     ) -> Replication[Any]:
         """The replication of the log and the tables of an open store."""
         ...

@@ -195,8 +195,9 @@ class NumberedSends:
             if start:
                 self.table.complete_since_ms = self.clock.wall_ms() if first_ms is None else first_ms
             self.table.changes += 1
-        store.dispatcher.on_numbered, store.dispatcher.on_cut = self._derived, self._cut
-        store.events.on_event.append(self._happened)
+        store.dispatcher.on_numbered = self._derived
+        store.dispatcher.on_cut.append(self._cut)
+        store.events.on_event.append(lambda _, control: self._happened(control))
         persistence.keep(
             NUMBERS_FILE,
             lambda: encoded({LOG_OFFSET_KEY: store.dispatcher.dispatched_offset, **self.table.to_json()}),

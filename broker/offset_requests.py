@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import attrs
 
+from ..ha.classic.sync import ONLY_FORWARD_FIELD
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
-from ..remoting.dispatcher import Dispatcher
+from ..remoting.dispatcher import AnswerPolicy, Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.message_store import MessageStore
@@ -27,11 +28,13 @@ class OffsetRequests:
     offsets: ConsumerOffsets
     commits: Commits
     clock: Clock
+    policy: AnswerPolicy | None
+    """Which nodes take commits."""
 
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handlers."""
         dispatcher.register(RequestCode.QUERY_CONSUMER_OFFSET, self.query_offset)
-        dispatcher.register(RequestCode.UPDATE_CONSUMER_OFFSET, self.commit_offset)
+        dispatcher.register(RequestCode.UPDATE_CONSUMER_OFFSET, self.commit_offset, policy=self.policy)
         dispatcher.register(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search_offset)
         dispatcher.register(RequestCode.GET_MAX_OFFSET, self.max_offset)
         dispatcher.register(RequestCode.GET_MIN_OFFSET, self.min_offset)
@@ -72,6 +75,8 @@ class OffsetRequests:
             )
         # Progress from before a reset does not count. It does not matter whether the connection belongs to a member, because
         # one that has just connected again may commit before its first heartbeat.
+        if request.boolean(ONLY_FORWARD_FIELD) and (self.offsets.query(group, topic, queue_id) or -1) >= offset:
+            return request.response()
         if not self.offsets.resets.must_follow(group, topic, queue_id, connection):
             self.commits.commit(group, topic, queue_id, offset)
         return request.response()

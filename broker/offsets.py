@@ -1,6 +1,9 @@
 """The committed offsets of each group on each queue (RocketMQ ConsumerOffsetManager).
 
-An offset is the next one to consume. It may move back, because that is how offsets are reset. Pure.
+An offset is the next one to consume. It may move back, because that is how offsets are reset.
+
+Offsets alone may be seen before they are in the log: a commit changes the table at once, and `logged` keeps what the log says
+of the same queue until the log has the commit. `drop_unlogged` gives the table back to the log. Pure.
 """
 
 from __future__ import annotations
@@ -15,12 +18,16 @@ from ..message.data_version import DataVersion
 from ..message.numbers import int_of, long_of
 from .entries import TABLE_BYTES_MAX, TableFull
 from .json_values import table_of
-from .offset_table import OffsetTable, Row
+from .offset_table import OffsetTable
 from .resets import PendingResets
 
 _SEPARATOR = "@"
 LOST_KEY = "lostMessages"
 """Our own key in the table's file: how many messages were deleted before a group had read them, by `topic@group`."""
+OffsetKey = tuple[str, str, int]
+"""Topic, group and queue id."""
+Logged = dict[tuple[str, str], dict[int, int | None]]
+"""Offsets as the log has them, by topic and group, then queue id; None if the log has none."""
 ENTRY_BYTES = 16
 """The estimated size of a queue id and its offset in the table's JSON, and of the characters around a topic and a group."""
 
@@ -37,8 +44,10 @@ class ConsumerOffsets:
     """The estimated size of the table as JSON in bytes; a slave copies all of it in one frame."""
     _sizes: dict[str, int] = attrs.field(factory=dict[str, int])
     """The part of each topic in `size`."""
-    dirty: dict[tuple[str, str, int], None] | None = None
-    """The topic, group and queue of each commit to append to the log; None while this node does not append them."""
+    logged: Logged = attrs.field(factory=Logged)
+    """What the log says of each queue whose offset in the table is not in the log yet."""
+    dirty: dict[OffsetKey, None] = attrs.field(factory=dict[OffsetKey, None])
+    """The queues whose offsets are to be appended to the log."""
     on_dirty: Callable[[], None] = lambda: None
     """Called after an entry was added to `dirty`."""
     lost: Counter[tuple[str, str]] = attrs.field(factory=Counter[tuple[str, str]])
@@ -79,6 +88,7 @@ class ConsumerOffsets:
             for group, queues in sorted(self.table.topics.get(topic, {}).items()):
                 for queue_id, offset in queues.items():
                     if offset > (end := ends.get((topic, queue_id), offset)):
+                        self._note(topic, group, queue_id, offset)
                         queues[queue_id] = end
                         key = f"{topic}{_SEPARATOR}{group}"
                         moved[key] = moved.get(key, 0) + offset - end
@@ -91,29 +101,101 @@ class ConsumerOffsets:
             for queue_id in list(self.table.get((topic, group), ())):
                 yield topic, group, queue_id
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, bounded: bool = True) -> None:
-        """Store the next offset to consume; raises TableFull if it is `bounded` and there is no room for another queue.
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store the next offset to consume; raises TableFull if there is no room for another queue.
 
         An idle group commits the same offsets again and again: they change nothing, and are neither written nor appended to the
         log a second time.
         """
         groups = self.table.topics.get(topic)
         queues = None if groups is None else groups.get(group)
-        if queues is not None and queues.get(queue_id) == offset:
+        before = None if queues is None else queues.get(queue_id)
+        if before == offset:
             return
-        if queues is None or queue_id not in queues:
-            if bounded and self.size >= TABLE_BYTES_MAX:
-                raise TableFull("the table of consumer offsets", self.size, TABLE_BYTES_MAX)
-            queues = self._queues(topic, group)
+        if before is None and self.size >= TABLE_BYTES_MAX:
+            raise TableFull("the table of consumer offsets", self.size, TABLE_BYTES_MAX)
+        self._note(topic, group, queue_id, before)
+        self._set(topic, group, queue_id, offset)
+
+    def _note(self, topic: str, group: str, queue_id: int, before: int | None) -> None:
+        """Keep what the log has of a queue whose offset is about to change, and append the change."""
+        self.logged.setdefault((topic, group), {}).setdefault(queue_id, before)
+        self.dirty[topic, group, queue_id] = None
+        self.on_dirty()
+
+    def _set(self, topic: str, group: str, queue_id: int, offset: int | None) -> None:
+        if offset is None:
+            self.forget_queue(group, topic, queue_id)
+            return
+        queues = self._queues(topic, group)
+        if queue_id not in queues:
             self._grow(topic, ENTRY_BYTES)
         queues[queue_id] = offset
         self.changes += 1
-        self._add_dirty(topic, group, queue_id)
 
-    def _add_dirty(self, topic: str, group: str, queue_id: int) -> None:
-        if self.dirty is not None:
-            self.dirty[topic, group, queue_id] = None
-            self.on_dirty()
+    # ---------------------------------------------------------------- the log
+
+    def apply(self, topic: str, group: str, queue_id: int, offset: int | None, *, own: bool) -> None:
+        """Take an offset that the log has; None removes it.
+
+        Args:
+            own: whether this node has appended it, so that a commit that differs is a later one. On other nodes a commit stays
+                only if it is ahead: a consumer made it there while the master was away.
+        """
+        pending = self.logged.get((topic, group))
+        if pending is not None and queue_id in pending:
+            seen = self.query(group, topic, queue_id)
+            is_dirty = (topic, group, queue_id) in self.dirty
+            is_ahead = seen is not None and (offset is None or seen > offset)
+            if (is_dirty or seen != offset) if own else (is_dirty and is_ahead):
+                pending[queue_id] = offset
+                return
+            self._settle(topic, group, queue_id)
+        self._set(topic, group, queue_id, offset)
+
+    def append_again(self, topic: str, group: str, queue_id: int) -> None:
+        """Append an offset that the log may lack, although the table has it."""
+        self._note(topic, group, queue_id, self.query(group, topic, queue_id))
+
+    def take(self, group: str, topic: str, queue_id: int, offset: int | None) -> None:
+        """Take an offset of a master whose tables are copied."""
+        self._settle(topic, group, queue_id)
+        self._set(topic, group, queue_id, offset)
+
+    def _settle(self, topic: str, group: str, queue_id: int) -> None:
+        pending = self.logged.get((topic, group), {})
+        pending.pop(queue_id, None)
+        if not pending:
+            self.logged.pop((topic, group), None)
+        self.dirty.pop((topic, group, queue_id), None)
+
+    def drop_unlogged(self) -> None:
+        """Give every queue the offset that the log has, because another node may lead now."""
+        logged, self.logged = self.logged, Logged()
+        self.dirty.clear()
+        for (topic, group), queues in logged.items():
+            for queue_id, offset in queues.items():
+                self._set(topic, group, queue_id, offset)
+
+    def unlogged(self) -> list[tuple[str, str, int, int]]:
+        """Topic, group, queue id and offset of commits that are to be appended, and ahead of the log."""
+        rows: list[tuple[str, str, int, int]] = []
+        for topic, group, queue_id in self.dirty:
+            seen, offset = self.query(group, topic, queue_id), self.logged.get((topic, group), {}).get(queue_id)
+            if seen is not None and (offset is None or seen > offset):
+                rows.append((topic, group, queue_id, seen))
+        return rows
+
+    def drop_handed(self) -> None:
+        """Give the queues whose offsets the master has been handed what the log says: it may have taken a smaller one."""
+        for (topic, group), queues in list(self.logged.items()):
+            for queue_id, offset in list(queues.items()):
+                if (topic, group, queue_id) not in self.dirty:
+                    self.take(group, topic, queue_id, offset)
+
+    def handed(self, topic: str, group: str, queue_id: int) -> None:
+        """Note that the master appends an offset, or a smaller one; the log decides."""
+        self.dirty.pop((topic, group, queue_id), None)
 
     def note_lost(self, group: str, topic: str, count: int) -> None:
         """Count messages that were deleted before the group had read them."""
@@ -146,7 +228,7 @@ class ConsumerOffsets:
         """Set a group's offset; each client must continue there before its pulls and commits count."""
         self.commit(group, topic, queue_id, offset)
         self.resets.add(group, topic, queue_id)
-        self._add_dirty(topic, group, queue_id)  # also if the offset is the same
+        self.append_again(topic, group, queue_id)  # also if the offset is the same: the log must have the reset
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """The next offset to consume, None if the group never committed one."""
@@ -176,36 +258,28 @@ class ConsumerOffsets:
         if queues is not None and source != target:
             if self.size + len(queues) * ENTRY_BYTES > TABLE_BYTES_MAX:
                 raise TableFull("the table of consumer offsets", self.size, TABLE_BYTES_MAX)
-            own = self._queues(topic, target)
-            self._grow(topic, (len(queues) - len(own)) * ENTRY_BYTES)
-            if self.dirty is not None:
-                self.dirty.update({(topic, target, queue_id): None for queue_id in (*queues, *own)})
-                self.on_dirty()
-            own.clear()
-            own.update(queues)
-            self.changes += 1
+            for queue_id in [*self.table.get((topic, target), ())]:
+                if queue_id not in queues:
+                    self._note(topic, target, queue_id, self.query(target, topic, queue_id))
+                    self.forget_queue(target, topic, queue_id)
+            for queue_id, offset in queues.items():
+                self.commit(target, topic, queue_id, offset)
 
     def clear(self) -> None:
         """Remove all offsets."""
         self.table.topics.clear()
         self._sizes.clear()
+        self.logged.clear()
+        self.dirty.clear()
         self.resets.take_all()
         self.size = 0
         self.changes += 1
-
-    def on_topic(self, topic: str) -> Iterator[Row]:
-        """The offsets of all groups on a topic; read them before, or behind `forget_topic`, which does not change them."""
-        return ((topic, group, queues) for group, queues in self.table.topics.get(topic, {}).items())
-
-    def of_group(self, group: str) -> Iterator[Row]:
-        """All offsets of a group; read them before, or behind `forget_group`, which does not change them."""
-        own = {topic: groups[group] for topic, groups in self.table.topics.items() if group in groups}
-        return ((topic, group, queues) for topic, queues in own.items())
 
     def forget_topic(self, topic: str) -> None:
         self.table.topics.pop(topic, None)
         self.size -= self._sizes.pop(topic, 0)
         self.resets.forget(topic=topic)
+        self._forget_unlogged([key for key in self.logged if key[0] == topic])
         self._forget_lost([key for key in self.lost if key[0] == topic])
 
     def forget_group(self, group: str) -> None:
@@ -219,7 +293,12 @@ class ConsumerOffsets:
             else:
                 del topics[topic], sizes[topic]
         self.resets.forget(group=group)
+        self._forget_unlogged([key for key in self.logged if key[1] == group])
         self._forget_lost([key for key in self.lost if key[1] == group])
+
+    def _forget_unlogged(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:  # what is dirty is appended as it is then
+            del self.logged[key]
 
     def _forget_lost(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:

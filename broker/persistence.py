@@ -16,8 +16,6 @@ import attrs
 import orjson
 import trio
 
-from ..remoting.codes import ResponseCode
-from ..remoting.errors import RequestRefused
 from ..store.json_file import JsonFile
 from ..world.disk import Disk
 from ..world.events import get_logger
@@ -27,6 +25,7 @@ from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.workers import Workers
 from .errors import BadTable
+from .offsets import ConsumerOffsets
 
 log = get_logger(__name__)
 
@@ -35,18 +34,20 @@ Read = TypeVar("Read")
 TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE = "topics.json", "subscriptionGroup.json", "consumerOffset.json"
 LOCKS_FILE = "queueLocks.json"
 LOG_DERIVED = frozenset((TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE, LOCKS_FILE))
-"""The files that a DLedger node can rebuild from its log, and that store the log offset up to which they contain its events."""
+"""The files that can be rebuilt from the log, and that store the log offset up to which they contain its events."""
 
 LOG_OFFSET_KEY = "logOffset"
 """Our own key in a table's file: the table contains the events of all control records before this physical offset."""
 CHECK_SECONDS = 10.0
 """A table that nobody has changed for this long is checked all the same, because the log offset of its file may be old."""
 IN_LOG_KEY = "tablesInLog"
-"""Our own key in a table's file of a DLedger node: whether the log contains all that the file contains."""
+"""Our own key in a table's file: whether the log contains all that the file contains."""
 STATED_FROM_KEY = "tablesInLogFrom"
-"""Our own key in a table's file of a DLedger node: `ReplicatedTables.stated_from`."""
+"""Our own key in a table's file: `Tables.stated_from`."""
 UNSURE_KEY = "notInLog"
-"""Our own key in the file of offsets of a DLedger node: topic, group and queue of those offsets that the log may lack."""
+"""The key of an older version in the file of offsets: topic, group and queue of those offsets that the log may lack."""
+COMMITTED_HERE_KEY = "committedHere"
+"""Our own key in the file of offsets of a slave: topic, group, queue and offset of commits that its master lacks."""
 RETRY_SECONDS = 5.0
 """The pause after a failed write."""
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
@@ -146,6 +147,8 @@ class Persistence:
     """The names of the files that were to be loaded and do not exist, or are broken and replaceable."""
     not_in_log: set[str] = attrs.field(factory=set[str])
     """The names of the loaded files whose content is not in the log, or not certainly."""
+    foreign: set[str] = attrs.field(factory=set[str])
+    """The names of the loaded files that RocketMQ or an older version has written, which had no tables in the log."""
     stated_from: int = 0
     """The largest `STATED_FROM_KEY` of the loaded files."""
 
@@ -172,14 +175,18 @@ class Persistence:
             self.missing.add(name)
         elif content.get(IN_LOG_KEY) is not True:
             self.not_in_log.add(name)
+            if IN_LOG_KEY not in content:
+                self.foreign.add(name)
         try:
             return read(stored)
         except UNREADABLE as error:
             raise BadTable(file.path, f"{type(error).__name__}: {error}") from error
 
     def keep(self, name: str, take: Callable[[], Any], changes: Callable[[], Hashable], interval_seconds: float = 0.0) -> Table:
-        """Write a table to the file of this name from now on; its current content counts as written."""
-        table = Table(name, self._file(name), take, changes, interval_seconds, changes(), self.log_offsets.get(name, 0))
+        """Write a table to the file of this name from now on; its current content counts as written if there is a file."""
+        # Without a file, each start would search the log for its events.
+        written = None if name in self.missing & LOG_DERIVED else changes()
+        table = Table(name, self._file(name), take, changes, interval_seconds, written, self.log_offsets.get(name, 0))
         self.tables[name] = table
         return table
 
@@ -204,18 +211,6 @@ class Persistence:
         older = [table for name in sorted(LOG_DERIVED) if (table := self.tables[name]).log_offset < end]
         return all([await table.write(self._workers, always=True) for table in older])
 
-    def check_writable(self) -> None:
-        """Refuse a change of a table while one cannot be written: after a crash the change would be forgotten.
-
-        Raises:
-            RequestRefused: the last write of a table failed. Nothing was changed.
-        """
-        for table in self.tables.values():
-            if table.failure:
-                raise RequestRefused(
-                    ResponseCode.SYSTEM_ERROR, f"nothing was changed: {table.file.path} cannot be written ({table.failure})"
-                )
-
     def _file(self, name: str) -> JsonFile:
         if name not in self._files:
             self._files[name] = JsonFile(self._disk, f"{self._directory}/{name}")
@@ -227,18 +222,21 @@ def encoded(value: Any) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
 
 
-async def encoded_offsets(table: Mapping[tuple[str, str], Mapping[int, int]], *, quoted: bool = True) -> bytes:
+async def encoded_offsets(offsets: ConsumerOffsets, *, quoted: bool = True, logged: bool = False) -> bytes:
     """Encode offsets by (topic, group) and queue id in several turns of the event loop, each entry as it is in its turn.
 
     Entries that are removed meanwhile may be left out, and those that are added are.
 
     Args:
         quoted: whether queue ids are strings, as strict JSON wants; RocketMQ writes them without quotes.
+        logged: whether offsets that the log does not have yet are encoded as the log has them.
     """
-    entries: list[bytes] = []
+    table, entries = offsets.table, list[bytes]()
     async for piece in in_slices(list(table.items()), ROWS_PER_SLICE, rows_of):
         for key, queues in piece:
             if table.get(key) is queues:
+                if logged and (before := offsets.logged.get(key)):
+                    queues = {at: offset for at, offset in {**queues, **before}.items() if offset is not None}  # noqa: PLW2901
                 rows = orjson.dumps(queues, option=orjson.OPT_NON_STR_KEYS) if quoted else _bare(queues)
                 entries.append(orjson.dumps("@".join(key)) + b":" + rows)
     return b"{%b}" % b",".join(entries)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
 
 import attrs
 import trio
@@ -12,90 +12,124 @@ import trio
 from ..ha.classic.settings import OURS
 from ..ha.classic.sync import ConfigSync, Offsets
 from ..ha.node import ReplicationNode
-from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.dispatcher import Dispatcher
-from ..remoting.errors import RequestRefused
+from ..remoting.dispatcher import AnswerPolicy
+from ..store.errors import NotWritable
 from ..store.message_store import MessageStore
 from ..world.clock import Clock
+from ..world.events import get_logger
 from ..world.network import Address, Network
 from ..world.randomness import Randomness
+from ..world.slices import ROWS_PER_SLICE, in_slices, rows_of
 from ..world.supervision import keep_running
 from .adoption import adopt_stored
 from .config import BrokerConfig
-from .delay import DelayDelivery
-from .groups import GroupTable
-from .offsets import ConsumerOffsets
 from .persistence import Persistence
-from .replicated_tables import ReplicatedTables
 from .role import LiveRole, Role, RoleState
+from .table_log import TableLog
 from .tables import Tables
-from .topics import TopicTable
+
+log = get_logger(__name__)
+
+RETRY_SECONDS = 1.0
+"""The pause before a failed change of role or append of tables is tried again."""
 
 A_SEGMENT = "a segment of the log"
-CHANGES_OF_TABLES = (
-    RequestCode.UPDATE_AND_CREATE_TOPIC,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
-    RequestCode.CLONE_GROUP_OFFSET,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-)
-"""Requests that are answered when their change is as safe as the mode promises; deletions wait for that themselves."""
 
 Node = TypeVar("Node", bound=ReplicationNode)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class SlavesTables:
-    """The tables of a slave, which are updated from its master's."""
+class CopiedTables:
+    """The tables of a replica as `ConfigSync` copies them from a master that has not all of its tables in its log.
+
+    A copy may be older than what has been derived when it arrives. So the events that were derived since it was requested are
+    applied again.
+    """
 
     store: MessageStore
-    topics: TopicTable
-    groups: GroupTable
-    offsets: ConsumerOffsets
-    delay: DelayDelivery
-    apply_again: Callable[[int], None] = attrs.field(init=False)
-    """Applies the derived events from a physical offset on again (`Deletions.apply_again`)."""
+    tables: Tables
+    table_log: TableLog
+    takes_commits: bool
+    """Whether consumers may commit at a replica."""
+    _asked_at: int = 0
+    """What was derived when a table was last requested."""
+    _copied_end: int | None = None
+    """The copies are what the log says, once it is derived up to here; None if no log says it."""
     _deleted_topics: set[str] = attrs.field(factory=set[str])
     """Topics that the master has deleted; their queues are still in the store."""
 
-    @classmethod
-    def of(cls, store: MessageStore, tables: Tables, **more: Any) -> Self:
-        """The tables of a bundle; a subclass takes `more`."""
-        topics, groups, offsets, delay = tables.topics, tables.groups, tables.offsets, tables.delay
-        return cls(store=store, topics=topics, groups=groups, offsets=offsets, delay=delay, **more)
-
-    def topics_version(self) -> Mapping[str, int]:
-        return self.topics.version.to_json()
-
-    def groups_version(self) -> Mapping[str, int]:
-        return self.groups.version.to_json()
+    @property
+    def in_log(self) -> bool:
+        if self._copied_end is not None and self.store.dispatcher.dispatched_offset >= self._copied_end:
+            self.tables.in_log, self._copied_end = True, None
+        return self.tables.in_log
 
     def asking(self) -> None:
-        """Do nothing; `CopiedTables` overrides this."""
+        self._asked_at = self.store.dispatcher.dispatched_offset
+
+    def copied(self, end: int) -> None:
+        self._copied_end = end
+
+    def _changed(self) -> None:
+        self.tables.in_log, self._copied_end = False, None
+        self.table_log.apply_again(self._asked_at)
+
+    def topics_version(self) -> Mapping[str, int]:
+        return self.tables.topics.version.to_json()
+
+    def groups_version(self) -> Mapping[str, int]:
+        return self.tables.groups.version.to_json()
 
     async def take_topics(self, stored: Mapping[str, Any]) -> None:
-        before = set(self.topics.topics)
-        await self.topics.load_in_slices(stored)
-        self._deleted_topics = (self._deleted_topics | before) - self.topics.topics.keys()
+        topics = self.tables.topics
+        before = set(topics.topics)
+        await topics.load_in_slices(stored)
+        self._deleted_topics = (self._deleted_topics | before) - topics.topics.keys()
+        self._changed()
 
     async def adopt_topics(self) -> None:
-        await adopt_stored(self.topics, self.store, but=self._deleted_topics)
+        if not self.tables.in_log:
+            await adopt_stored(self.tables.topics, self.store, but=self._deleted_topics)
 
     async def take_groups(self, stored: Mapping[str, Any]) -> None:
-        await self.groups.load_in_slices(stored)
+        await self.tables.groups.load_in_slices(stored)
+        self._changed()
 
     def take_delay_offsets(self, stored: Mapping[str, Any]) -> None:
-        self.delay.load(stored)
+        self.tables.delay.load(stored)
 
     def consumer_offsets(self) -> Mapping[tuple[str, str], dict[int, int]]:
-        return self.offsets.table
+        return self.tables.offsets.table if self.takes_commits else {}
+
+    async def take_logged_offsets(self, offsets: Offsets) -> None:
+        own = self.tables.offsets
+        async for keys in in_slices(list(own.entries()), ROWS_PER_SLICE):
+            for topic, group, queue_id in keys:
+                if queue_id not in offsets.get((topic, group), {}):
+                    own.apply(topic, group, queue_id, None, own=False)
+        async for piece in in_slices(offsets.items(), ROWS_PER_SLICE, rows_of):
+            for (topic, group), queues in piece:
+                for queue_id, offset in queues.items():
+                    own.apply(topic, group, queue_id, offset, own=False)
+        self._changed()
 
     def put_consumer_offsets(self, offsets: Offsets) -> None:
+        own, changed = self.tables.offsets, False
         for (topic, group), queues in offsets.items():
             for queue_id, offset in queues.items():
-                self.offsets.commit(group, topic, queue_id, offset)
+                if own.query(group, topic, queue_id) != offset:
+                    own.take(group, topic, queue_id, offset)
+                    changed = True
+        if changed:
+            self._changed()
+
+    def commits_here(self, masters_end: float) -> list[tuple[str, str, int, int]]:
+        if self.store.dispatcher.dispatched_offset >= masters_end:  # what was handed in an earlier round is derived
+            self.tables.offsets.drop_handed()
+        return self.tables.offsets.unlogged()
+
+    def handed(self, topic: str, group: str, queue_id: int) -> None:
+        self.tables.offsets.handed(topic, group, queue_id)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -107,7 +141,8 @@ class Replication(Generic[Node]):
     node: Node
     store: MessageStore
     role: LiveRole
-    tables: SlavesTables
+    tables: Tables
+    table_log: TableLog
     persistence: Persistence
     network: Network
     clock: Clock
@@ -116,24 +151,16 @@ class Replication(Generic[Node]):
     """Copies the master's tables while the broker is a replica; None otherwise."""
     _nursery: trio.Nursery = attrs.field(init=False)
     _sync_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _appending: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """Cancels the tasks that append a master's changes of tables."""
 
     def __attrs_post_init__(self) -> None:
         self.role.on_master.append(self._learn_master)
 
     @property
-    def replicated(self) -> ReplicatedTables | None:
-        """The tables that are replicated through the log; None where replicas copy their master's."""
+    def decides(self) -> AnswerPolicy | None:
+        """Who takes commits and locks; None if every node does."""
         return None
-
-    def guard(self, dispatcher: Dispatcher) -> None:
-        """Let the mode refuse changes of tables, and hold their answers; all handlers are registered."""
-        dispatcher.check_first(CHANGES_OF_TABLES, self._check_tables_writable)
-
-    def _check_tables_writable(self) -> None:
-        """Refuse a change of a table on a disk that is full or fails; commits are taken, so that groups go on."""
-        if (refusal := self.store.writability.disk_refusal) is not None:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {refusal}")
-        self.persistence.check_writable()
 
     async def start(self, nursery: trio.Nursery) -> None:
         """Run the node in `nursery`, and give the broker its first role; the steps of the role are already registered.
@@ -142,10 +169,17 @@ class Replication(Generic[Node]):
             OSError: a port is in use, or a file beside the log cannot be read.
         """
         self._nursery = nursery
+        self.store.queue_ends.restate.append(self.table_log.state)
+        if self.store.cleaner is not None:
+            self.store.cleaner.may_remove = self.persistence.write_until
+        if not self.tables.in_log:  # the files say so from now on, whatever the log that grows again will contain
+            await self.persistence.write_all(always=True)
         await nursery.start(self.node.run, self.store)
 
     async def stop_taking(self, _old: RoleState, _new: RoleState) -> None:
-        """Do nothing in `Phase.STOP_TAKING`; modes may override this."""
+        """Stop appending changes of tables, and drop what is not in the log; called in `Phase.STOP_TAKING`."""
+        self.table_log.stop_leading()
+        self._appending.cancel()
 
     async def end_role(self, old: RoleState, new: RoleState) -> None:
         """End the node's work in its old role; called in `Phase.SETTLE`."""
@@ -169,8 +203,31 @@ class Replication(Generic[Node]):
             self._nursery.start_soon(self._keep_tables, self.sync, self._sync_scope)
             await self.node.follow(new.broker_id)
 
-    async def serve(self, _old: RoleState, _new: RoleState) -> None:
-        """Do nothing in `Phase.SERVE`; modes may override this."""
+    async def serve(self, _old: RoleState, new: RoleState) -> None:
+        """Append changes of tables while this node is master."""
+        if new.role.takes_puts:
+            self.table_log.lead()
+            self._appending = trio.CancelScope()
+            self._nursery.start_soon(self._append_tables, self._appending)
+
+    async def _append_tables(self, scope: trio.CancelScope) -> None:
+        with scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep_running, "appending of changes of tables", self.table_log.run)
+                nursery.start_soon(keep_running, "appending of the ends of queues and the tables", self._append_missing)
+
+    async def _append_missing(self) -> None:
+        """Append the ends of queues and the tables, until a node that begins with this log's first entry has all of them."""
+        ends = self.store.queue_ends
+        while ends.pending or not self.tables.in_log:
+            await ends.append_pending()
+            if not self.tables.in_log:
+                try:
+                    await self.table_log.state(0)
+                except NotWritable as error:
+                    log.warning("tables_not_in_log", reason=str(error))
+            if ends.pending or not self.tables.in_log:
+                await trio.sleep(RETRY_SECONDS)
 
     @property
     def _secret(self) -> bytes:
@@ -179,7 +236,10 @@ class Replication(Generic[Node]):
 
     def _new_sync(self) -> ConfigSync:
         """Make the task that copies the master's tables from now on."""
-        return ConfigSync(self.tables, self.network, secret=self._secret, secrets=self.secrets)
+        copied = CopiedTables(
+            store=self.store, tables=self.tables, table_log=self.table_log, takes_commits=self.decides is None
+        )
+        return ConfigSync(copied, self.network, secret=self._secret, secrets=self.secrets)
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
         with scope:

@@ -37,6 +37,7 @@ from .groups import GroupConfig, GroupTable
 from .live_config import LiveConfig
 from .role import LiveRole
 from .stats import Stats
+from .table_log import TableLog
 from .topics import DLQ_QUEUES, TopicTable, dlq_topic, retry_topic
 
 FIRST_RETRY_LEVEL = 3
@@ -66,6 +67,7 @@ class SendBack:
     store: MessageStore
     role: LiveRole
     topics: TopicTable
+    table_log: TableLog
     groups: GroupTable
     stats: Stats
     randomness: Randomness
@@ -142,7 +144,8 @@ class SendBack:
         else:
             topic, queue_nums = retry_topic(group.group_name), group.retry_queue_nums
             properties[DELAY] = str(level or FIRST_RETRY_LEVEL + stored.reconsume_times)
-        config = self.topics.create_for_group(topic, queue_nums, 2 if request.boolean("unitMode") else 0)
+        config = self.topics.for_group(topic, queue_nums, 2 if request.boolean("unitMode") else 0)
+        self.table_log.require_topic(config)
         if not config.is_writable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic {topic} may not be written")
         message = IncomingMessage(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import attrs
+import trio
 
 from ..message.batch import decode_batch
 from ..message.data_version import DataVersion
@@ -47,7 +48,7 @@ from ..message.send_number import (
 )
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import ONEWAY_FLAG, RemotingCommand, encode_frame
-from ..remoting.dispatcher import Dispatcher
+from ..remoting.dispatcher import Dispatcher, Postponed
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.message_store import MessageStore
@@ -59,10 +60,12 @@ from .divert import divert_delayed, redirect_retry
 from .groups import GroupTable
 from .live_config import LiveConfig
 from .numbered_sends import NumberedSends, repeated_fields
+from .postponed_sends import PostponedSends
 from .registration import Registration
 from .send_answers import HeldAnswers, Push, SendAnswers
 from .stats import Stats
-from .topics import NOT_FOR_CLIENTS, TopicConfig, TopicTable, topic_name_fault
+from .table_log import TableLog
+from .topics import DLQ_QUEUES, NOT_FOR_CLIENTS, TopicConfig, TopicTable, topic_name_fault
 
 SEND_CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
@@ -138,6 +141,7 @@ class SendHandler:
     config: LiveConfig
     store: MessageStore
     topics: TopicTable
+    table_log: TableLog
     groups: GroupTable
     stats: Stats
     randomness: Randomness
@@ -147,6 +151,7 @@ class SendHandler:
     numbered: NumberedSends
     record_max: tuple[int, str]
     """The most bytes that the log takes for one record, and in what."""
+    _postponed: PostponedSends = attrs.field(init=False)
     _dispatcher: Dispatcher = attrs.field(init=False)
     _cluster: str = attrs.field(init=False)
     _small_body: int = attrs.field(init=False)
@@ -161,16 +166,21 @@ class SendHandler:
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handler."""
         self._dispatcher = dispatcher
+        self._postponed = PostponedSends(dispatcher, lambda connection, requests: self._handle(connection, requests, None))
         dispatcher.register_run(SEND_CODES, self.handle)
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
         """Put the messages of a run of requests, and answer each request; returns how many were taken in this turn."""
+        return self._handle(connection, requests, self.topics.version)
+
+    def _handle(self, connection: ServerConnection, requests: list[RemotingCommand], version: DataVersion | None) -> int:
+        """Do the same; answers are held until the name servers know topics that were created since `version`."""
         messages: list[IncomingMessage] = []
         sent: list[_Sent] = []
         host = born_host(connection)
         admit = self._admit
         topic, queue_nums = "", 0
-        body_max, version = self.config.now.max_message_size, self.topics.version
+        body_max = self.config.now.max_message_size
         self.numbered.putting.clear()
         taken, files_left = len(requests), NEW_FILES_PER_TURN_MAX
         may_need_files = taken > files_left
@@ -204,7 +214,12 @@ class SendHandler:
                     self._put(self._push_to(connection, version), messages, sent)
                     messages, sent = [], []
                 files_left -= self.store.needs_file(topic, _NUMBERS[ext["e"]])
-                self._put_batch(connection, request, host)
+                self._put_batch(connection, request, host, version)
+            except Postponed as postponed:
+                if messages:  # first, because the request may wait long
+                    self._put(self._push_to(connection, version), messages, sent)
+                    messages, sent = [], []
+                self._postponed.add(connection, request, postponed.ready)
             except RequestRefused as error:
                 self.stats.put_failed(1)
                 connection.answer(request, error.code, remark=error.remark)
@@ -215,7 +230,7 @@ class SendHandler:
             self._put(self._push_to(connection, version), messages, sent)
         return taken
 
-    def _push_to(self, connection: ServerConnection, version: DataVersion) -> Push:
+    def _push_to(self, connection: ServerConnection, version: DataVersion | None) -> Push:
         """What sends answers to a peer: at once, unless a topic was created since this version and has no route yet."""
         if self.topics.version is version or self.registration.is_known():
             return connection.push
@@ -226,9 +241,13 @@ class SendHandler:
     def _plain_queue_nums(self, topic: str) -> int:
         """The number of write queues of a topic that needs no further checks; 0 if each message must be checked."""
         config = self.topics.topics.get(topic)
-        if config is None or topic.startswith(RETRY_PREFIX) or not self._takes_messages(config):
+        if config is None or topic.startswith(RETRY_PREFIX) or not self._takes_messages(config) or self._is_awaited(topic):
             return 0
         return config.write_queue_nums
+
+    def _is_awaited(self, topic: str) -> bool:
+        """Whether messages for a topic have to wait for a change of it, or behind others that do."""
+        return topic in self._postponed or self.table_log.is_changing(topic)
 
     def _takes_messages(self, config: TopicConfig) -> bool:
         """Whether clients may write to a topic, and the topic has queues from which messages can be read."""
@@ -272,8 +291,8 @@ class SendHandler:
         is_retry = not queue_nums and topic.startswith(RETRY_PREFIX)
         if (len(properties) > _SHORT_PROPERTIES or len(message.body) > self._small_body) and not is_retry:
             self._check_copies(message.body, properties)
-        if is_retry:
-            redirect_retry(message, request, self.topics, self.groups, self.orderly)
+        if is_retry and redirect_retry(message, request, self.groups, self.orderly):
+            self.table_log.require_topic(self.topics.for_group(message.topic, DLQ_QUEUES))
         if DELAY in properties or TRANSACTION_PREPARED in properties or TIMER_DELIVER_MS in properties:
             self._admit_special(message)  # checks again, because other properties may contain these words
         if number is not None:
@@ -303,7 +322,9 @@ class SendHandler:
     def _queue_for(self, request: RemotingCommand, topic: str) -> int:
         queue_id = _NUMBERS[request.ext["e"]]
         config = self.topics.topics.get(topic)
-        if config is None or not self._takes_messages(config):
+        if topic in self._postponed:
+            raise Postponed(trio.lowlevel.checkpoint)  # behind those that wait already
+        if config is None or not self._takes_messages(config) or self.table_log.is_changing(topic):
             config = self._writable_topic(request, topic)
         if queue_id < 0:
             return self.randomness.randrange(max(min(config.write_queue_nums, config.read_queue_nums), 1))
@@ -331,10 +352,10 @@ class SendHandler:
                     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                     f"group {topic.removeprefix(RETRY_PREFIX)} does not exist; the message was not stored",
                 )
-            config = self.topics.create_for_group(topic, group.retry_queue_nums)
+            config = self.topics.for_group(topic, group.retry_queue_nums)
         else:
             queue_nums = int_of(request.ext.get("d") or self.config.now.default_topic_queue_nums)
-            config = self.topics.create_by_send(topic, request.ext.get("c") or "", queue_nums)
+            config = self.topics.for_send(topic, request.ext.get("c") or "", queue_nums)
         if config is None:
             if (fault := topic_name_fault(topic)) is not None:
                 raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"{fault}; the message was not stored")
@@ -351,13 +372,15 @@ class SendHandler:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"topic {topic} has no queue to read from; the message was not stored"
             )
+        self.table_log.require_topic(config)
         return config
 
-    def _put_batch(self, connection: ServerConnection, request: RemotingCommand, host: bytes) -> None:
+    def _put_batch(
+        self, connection: ServerConnection, request: RemotingCommand, host: bytes, version: DataVersion | None
+    ) -> None:
         """Put the items of a batch together and answer with all their ids."""
         ext = request.ext
         topic = ext["b"]
-        version = self.topics.version
         queue_id = self._queue_for(request, topic)
         if topic.startswith(RETRY_PREFIX):
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to the retry topic {topic}")

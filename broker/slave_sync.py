@@ -6,35 +6,32 @@ import attrs
 import orjson
 import trio
 
+from ..ha.classic.sync import TABLES_LOG_OFFSET
 from ..ha.classic.table_proofs import NONCE_FIELD, PROOF_FIELD, table_proof
 from ..message.json import dumps
-from ..remoting.codes import RequestCode
+from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
 from ..remoting.dispatcher import Dispatcher
+from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
-from .delay import DelayDelivery
-from .groups import GroupTable
-from .offsets import ConsumerOffsets
+from ..store.message_store import MessageStore
 from .persistence import encoded_offsets
-from .replicated_tables import ReplicatedTables
-from .topics import TopicTable
+from .role import LiveRole
+from .tables import Tables
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class SlaveSync:
     """Answers the slaves of one broker with whole tables in one frame, which every version accepts."""
 
-    topics: TopicTable
-    groups: GroupTable
-    offsets: ConsumerOffsets
-    delay: DelayDelivery
-    replicated: ReplicatedTables | None
-    """In DLedger mode, the tables in the log, of which only the leader's are certainly current; otherwise None."""
+    tables: Tables
+    role: LiveRole
+    store: MessageStore
     secret: bytes = attrs.field(repr=False)
     """The secret of slaves and master, which is used for the proof in answers to slaves that ask for one."""
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Register the handlers. In a DLedger group, only the leader answers requests with `ofMaster`."""
+        """Register the handlers. Only the master answers requests with `ofMaster`."""
         dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.show_topics)
         dispatcher.register_long(
             {
@@ -47,30 +44,33 @@ class SlaveSync:
     def show_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """21: all topics."""
         self._check(request)
-        return self._proved(request, self.topics.wrapper())
+        return self._proved(request, self.tables.topics.wrapper())
 
     async def show_groups(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """201: all groups."""
         self._check(request)
-        table = await self.groups.to_json_in_slices()
+        table = await self.tables.groups.to_json_in_slices()
         await trio.lowlevel.checkpoint()  # the proof of eight megabytes takes a turn of its own
         return self._proved(request, orjson.dumps(table))
 
     async def show_consumer_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """43: all offsets; queue ids are unquoted keys, as RocketMQ writes them, unless strict JSON is requested."""
         self._check(request)
-        table = await encoded_offsets(self.offsets.table, quoted=request.boolean("acceptStandardJsonOnly"))
-        version = orjson.dumps(self.offsets.version.to_json())
+        table = await encoded_offsets(self.tables.offsets, quoted=request.boolean("acceptStandardJsonOnly"))
+        version = orjson.dumps(self.tables.offsets.version.to_json())
         return self._proved(request, b'{"dataVersion":%b,"offsetTable":%b}' % (version, table))
 
     def show_delay_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """45: how far delayed messages have been delivered."""
+        """45: how far delayed messages have been delivered, and whether slaves derive the tables, so that they need not ask."""
         self._check(request)
-        return self._proved(request, dumps(self.delay.to_json()))
+        content = self.tables.delay.to_json()
+        if self.tables.in_log:
+            content[TABLES_LOG_OFFSET] = self.store.dispatcher.dispatched_offset
+        return self._proved(request, dumps(content))
 
     def _check(self, request: RemotingCommand) -> None:
-        if self.replicated is not None and request.boolean("ofMaster"):
-            self.replicated.check_current()
+        if request.boolean("ofMaster") and (refusal := self.role.refusal) is not None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the tables of this node may be old: {refusal}")
 
     def _proved(self, request: RemotingCommand, body: bytes) -> RemotingCommand:
         nonce = request.ext.get(NONCE_FIELD, "")

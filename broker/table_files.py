@@ -1,27 +1,26 @@
-"""The files of a broker's tables: how a start reads them, and which changes cause them to be written."""
+"""The files of a broker's tables: how a start reads them and applies the rest of the log, and which changes cause writes."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import partial
+from math import inf
 from typing import Any
 
 import attrs
 import orjson
 
-from ..message.numbers import int_of
+from ..message.control import Control
+from ..message.numbers import int_of, long_of
 from ..store.message_store import MessageStore
 from ..world.clock import Clock
 from ..world.slices import ROWS_PER_SLICE, in_slices, rows_of
 from .commits import Commits
 from .config import BrokerConfig
-from .delay import DelayDelivery
-from .deletions import Deletions
-from .groups import GroupTable
 from .json_values import object_of
-from .locks import QueueLocks
 from .numbered_sends import NumberedSends
-from .offsets import ConsumerOffsets
 from .persistence import (
+    COMMITTED_HERE_KEY,
     GROUPS_FILE,
     IN_LOG_KEY,
     LOCKS_FILE,
@@ -32,16 +31,16 @@ from .persistence import (
     TOPICS_FILE,
     UNSURE_KEY,
     Persistence,
-    Table,
     encoded_offsets,
 )
-from .replicated_tables import ReplicatedTables
-from .topics import TopicTable
+from .role import LiveRole
+from .table_log import TableLog
+from .tables import Tables
 
 DELAYS_FILE = "delayOffset.json"
 REFRESH_BYTES = 128 << 20
-"""In a DLedger group a table's file is written again when the log has grown by this much, even if the table has not changed.
-A start reads the log from the oldest log offset of these files on."""
+"""A table's file is written again when the log has grown by this much, even if the table has not changed. A start reads the log
+from the oldest log offset of these files on."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -51,16 +50,11 @@ class TableFiles:
     persistence: Persistence
     clock: Clock
     store: MessageStore
-    topics: TopicTable
-    groups: GroupTable
-    offsets: ConsumerOffsets
+    role: LiveRole
+    tables: Tables
+    table_log: TableLog
     commits: Commits
-    delay: DelayDelivery
-    locks: QueueLocks
-    deletions: Deletions
     numbered: NumberedSends
-    replicated: ReplicatedTables | None
-    """In DLedger mode, the tables in the log; otherwise None."""
 
     def load(self, config: BrokerConfig) -> None:
         """Read the other tables, apply the log's events to all of them, and write every table that changes from now on.
@@ -68,72 +62,80 @@ class TableFiles:
         Raises:
             BadTable: a file is damaged.
         """
-        keep = self.persistence.keep
+        tables, persistence, keep = self.tables, self.persistence, self.persistence.keep
         # Lost topics are adopted from their messages; without offsets all groups would skip what they have not consumed.
-        self.persistence.load(OFFSETS_FILE, self._load_offsets, replaceable=False)
-        self.persistence.load(DELAYS_FILE, self.delay.load)
+        persistence.load(OFFSETS_FILE, self._load_offsets, replaceable=False)
+        persistence.load(DELAYS_FILE, tables.delay.load)
+        now = self.clock.monotonic()
+        persistence.load(LOCKS_FILE, lambda stored: tables.locks.load(stored, now))
+        self.numbered.load(persistence, config.flush_consumer_offset_interval / 1000)
+        self.store.on_queues_cut.append(self.commits.queues_cut)
+        self._learn_log()
+        topics, groups, offsets, locks, delay = tables.topics, tables.groups, tables.offsets, tables.locks, tables.delay
+        offsets_seconds = config.flush_consumer_offset_interval / 1000
         keep(
             OFFSETS_FILE,
             lambda: self._in_turns(self._offsets_json),
-            self._refreshed(lambda: self.offsets.changes),
-            config.flush_consumer_offset_interval / 1000,
+            self._state(lambda: offsets.changes),
+            offsets_seconds,
         )
-        keep(DELAYS_FILE, self.delay.durable_json, self.delay.durable_changes, config.flush_delay_offset_interval / 1000)
-        now = self.clock.monotonic()
-        self.persistence.load(LOCKS_FILE, lambda stored: self.locks.load(stored, now))
-        locks_file = keep(LOCKS_FILE, lambda: self._in_turns(self._locks_json), self._refreshed(lambda: self.locks.changes))
-        self.numbered.load(self.persistence, config.flush_consumer_offset_interval / 1000)
-        self.store.on_queues_cut.append(self.commits.queues_cut)
-        if self.replicated is None:
-            topics_file = keep(TOPICS_FILE, self._with_log_offset(self.topics.to_json), lambda: self.topics.version)
-            groups_file = keep(GROUPS_FILE, self._with_log_offset(self.groups.to_json), lambda: self.groups.version)
-            self.topics.on_change.append(lambda _: topics_file.wake())
-            self.groups.on_change.append(groups_file.wake)
-            self.deletions.follow_log()
-        else:
-            self._keep_derived(self.replicated, locks_file)
+        keep(DELAYS_FILE, delay.durable_json, delay.durable_changes, config.flush_delay_offset_interval / 1000)
+        keep(LOCKS_FILE, lambda: self._in_turns(self._locks_json), self._state(lambda: locks.changes))
+        topics_file = keep(TOPICS_FILE, self._with_log_offset(topics.to_json), self._state(lambda: topics.version))
+        groups_file = keep(GROUPS_FILE, self._with_log_offset(groups.to_json), self._state(lambda: groups.version))
+        tables.topics.on_change.append(lambda _: topics_file.wake())
+        tables.groups.on_change.append(groups_file.wake)
+        self._apply_log()
 
-    def _keep_derived(self, replicated: ReplicatedTables, locks_file: Table) -> None:
-        """Apply the log's events, and write topics and groups as they are derived, without a leader's later changes."""
-        persistence, derived = self.persistence, replicated.derived
-        replicated.in_log = not persistence.not_in_log & {TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE}
-        # A power cut may have taken the end of the log, and a statement of the tables with it.
-        replicated.stated_from = stated if (stated := persistence.stated_from) <= self.store.dispatcher.dispatched_offset else 0
-        derived.adopt()
-        topics_file = persistence.keep(
-            TOPICS_FILE, self._with_log_offset(derived.topics_json), self._refreshed(lambda: derived.topics_changes)
-        )
-        groups_file = persistence.keep(
-            GROUPS_FILE, self._with_log_offset(derived.groups_json), self._refreshed(lambda: derived.groups_changes)
-        )
-        derived.on_topics.append(topics_file.wake)
-        derived.on_groups.append(groups_file.wake)
-        self.deletions.follow_log()
-        if persistence.missing & LOG_DERIVED:  # a later start would search the whole log for events of files that do not exist
-            derived.changed()
-            self.offsets.changes += 1
-            self.locks.changes += 1
-            locks_file.wake()
+    def _learn_log(self) -> None:
+        """Find out what of the tables the log contains."""
+        persistence, tables, store = self.persistence, self.tables, self.store
+        dispatched, offsets = store.dispatcher.dispatched_offset, persistence.log_offsets
+        is_ahead = any(offset > store.log.max_offset for offset in offsets.values())  # a power cut has taken the end of the log
+        is_older = any(offset <= self.table_log.older_end for offset in offsets.values())
+        not_in_log = persistence.not_in_log & {TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE}
+        tables.in_log = not (not_in_log or is_ahead or is_older)
+        tables.stated_from = stated if (stated := persistence.stated_from) <= dispatched else 0
+        if not not_in_log:
+            offsets.update(dict.fromkeys(persistence.missing & LOG_DERIVED, store.log.min_offset))
+
+    def _apply_log(self) -> None:
+        """Apply the events that the files do not contain, and follow the log from now on."""
+        tables, store = self.tables, self.store
+        for physical_offset, control in self._missed(store.dispatcher.dispatched_offset):
+            tables.apply(control, self.clock.monotonic(), partial(self._lacks, physical_offset))
+        store.events.recovered.clear()
+        self.table_log.observe()
+
+    def _missed(self, dispatched: int) -> list[tuple[int, Control]]:
+        """The events that the files do not contain, in the order of the log."""
+        offsets, foreign = self.persistence.log_offsets, self.persistence.foreign
+        # An older version has written its files seldom, and recovery finds the deletions that they may lack.
+        own = [offset for name, offset in offsets.items() if name not in foreign]
+        return list(self.table_log.events_between(min(own), dispatched)) if own else self.store.events.recovered
+
+    def _lacks(self, physical_offset: int, name: str) -> bool:
+        # A file without an offset was written by RocketMQ, whose tables are newer than the log.
+        return self.persistence.log_offsets.get(name, inf) <= physical_offset
 
     def _load_offsets(self, stored: Any) -> None:
-        self.offsets.load(stored)
-        if self.replicated is not None:
-            unsure = object_of(stored).get(UNSURE_KEY, ())
-            self.replicated.unsure_offsets.update({(topic, group, int_of(queue_id)): None for topic, group, queue_id in unsure})
+        offsets = self.tables.offsets
+        offsets.load(stored)
+        content = object_of(stored)
+        for topic, group, queue_id in content.get(UNSURE_KEY, ()):
+            offsets.append_again(topic, group, int_of(queue_id))
+        for topic, group, queue_id, offset in content.get(COMMITTED_HERE_KEY, ()):
+            offsets.commit(group, topic, int_of(queue_id), long_of(offset))
 
     async def _offsets_json(self) -> dict[str, Any]:
-        unsure = self._unsure()
-        content = self.offsets.content(orjson.Fragment(await encoded_offsets(self.offsets.table)))
-        # Offsets that were committed during the turns may be in the table.
-        return content if self.replicated is None else {UNSURE_KEY: list(unsure | self._unsure()), **content}
-
-    def _unsure(self) -> dict[tuple[str, str, int], None]:
-        """The topic, group and queue id of offsets that are not certainly in the log of a DLedger group."""
-        return self.replicated.unsure_offsets | (self.offsets.dirty or {}) if self.replicated is not None else {}
+        offsets = self.tables.offsets
+        content = offsets.content(orjson.Fragment(await encoded_offsets(offsets, logged=True)))
+        here = offsets.unlogged() if self.role.is_replica else []
+        return {**content, COMMITTED_HERE_KEY: here} if here else content
 
     async def _locks_json(self) -> dict[str, Any]:
-        # A lease that is given during the turns is written again before it is answered.
-        entries, followed, locks = list[bytes](), self.locks.followed, self.locks
+        entries, locks = list[bytes](), self.tables.locks
+        followed = locks.followed
         async for groups in in_slices(locks.groups(), ROWS_PER_SLICE, rows_of):
             entries += [orjson.dumps(group) + b":" + orjson.dumps(locks.rows_of(group)) for group, _ in groups]
         return {"followed": followed, "locks": orjson.Fragment(b"{%b}" % b",".join(entries))}
@@ -153,14 +155,14 @@ class TableFiles:
         return {**{key: min(value, after[key]) for key, value in before.items()}, **table}
 
     def _about_log(self) -> dict[str, int]:
-        """The log offset up to which a table contains all events; in DLedger mode also what of the tables the log contains."""
-        about = {LOG_OFFSET_KEY: self.deletions.log_offset}
-        if (replicated := self.replicated) is not None:
-            about |= {IN_LOG_KEY: replicated.in_log, STATED_FROM_KEY: replicated.stated_from}
-        return about
+        """The log offset up to which a table contains all events, and what of the tables the log contains."""
+        return {
+            LOG_OFFSET_KEY: self.store.dispatcher.dispatched_offset,
+            IN_LOG_KEY: self.tables.in_log,
+            STATED_FROM_KEY: self.tables.stated_from,
+        }
 
-    def _refreshed(self, changes: Callable[[], int]) -> Callable[[], int]:
-        """The number of changes of a table; in a DLedger group each `REFRESH_BYTES` of the log count as one too."""
-        if self.replicated is None:
-            return changes
-        return lambda: changes() + self.deletions.log_offset // REFRESH_BYTES
+    def _state(self, changes: Callable[[], Hashable]) -> Callable[[], Hashable]:
+        """What a table's file depends on; each `REFRESH_BYTES` of the log count as a change, too."""
+        tables, dispatcher = self.tables, self.store.dispatcher
+        return lambda: (changes(), tables.in_log, tables.stated_from, dispatcher.dispatched_offset // REFRESH_BYTES)

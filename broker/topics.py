@@ -6,7 +6,7 @@ JSON of each topic is kept encoded, because registrations contain all of them. P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Self
 
 import attrs
@@ -155,7 +155,7 @@ class TopicTable:
             table._entries.forget(TEMPLATE_TOPIC)
         for topic in system_topics(config):
             table.topics[topic.topic_name] = topic
-            table._entries.put({topic.topic_name: topic.to_json()}, bounded=False)
+            table._entries.put({topic.topic_name: topic.to_json()})
         return table
 
     def load(self, stored: Mapping[str, Any]) -> None:
@@ -191,9 +191,7 @@ class TopicTable:
             self._entries.forget(name)
         ready = {name: entry for name, (config, entry) in encoded.items() if topics[name] is config}
         self._entries.put_encoded(ready)
-        self._entries.put(
-            {config.topic_name: config.to_json() for config in changed if config.topic_name not in ready}, bounded=False
-        )
+        self._entries.put({config.topic_name: config.to_json() for config in changed if config.topic_name not in ready})
         self.version = DataVersion.from_json(object_of(stored.get("dataVersion")))
         self._notify([*(config.topic_name for config in changed), *gone])
 
@@ -209,9 +207,13 @@ class TopicTable:
         """Whether the topic belongs to the broker itself, so that no request may create or delete it."""
         return topic in _SYSTEM_TOPICS or topic in self._own_names or topic.startswith(SYSTEM_PREFIX)
 
-    def put(self, *configs: TopicConfig, bounded: bool = True) -> None:
-        """Create or replace topics; raises TableFull if they are `bounded` and do not fit, and none is entered then."""
-        self._entries.put({config.topic_name: config.to_json() for config in configs}, bounded=bounded)
+    def check_room(self, configs: Iterable[TopicConfig]) -> None:
+        """Refuse topics for which the table has no room; raises as `EncodedEntries.check_room`."""
+        self._entries.check_room({config.topic_name: config.to_json() for config in configs})
+
+    def put(self, *configs: TopicConfig) -> None:
+        """Create or replace topics."""
+        self._entries.put({config.topic_name: config.to_json() for config in configs})
         for config in configs:
             self.topics[config.topic_name] = config
         self._changed([config.topic_name for config in configs])
@@ -224,8 +226,8 @@ class TopicTable:
         self._changed([topic])
         return True
 
-    def create_by_send(self, topic: str, template: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig | None:
-        """Find the topic of a send, or create it from the topic `template` if that one has the permission to be inherited.
+    def for_send(self, topic: str, template: str, queue_nums: int) -> TopicConfig | None:
+        """The topic of a send, or the one that it creates from the topic `template` if that has the permission to be inherited.
 
         Args:
             queue_nums: how many queues the producer asks for; the topic gets at most as many as the template has.
@@ -237,17 +239,21 @@ class TopicTable:
         if model is None or not model.perm & PERM_INHERIT or topic_name_fault(topic) is not None:
             return None
         queues = max(min(queue_nums, model.write_queue_nums), 1)
-        config = TopicConfig(topic, queues, queues, model.perm & ~PERM_INHERIT, model.topic_filter_type, sys_flag)
-        self.put(config)
-        return config
+        return TopicConfig(topic, queues, queues, model.perm & ~PERM_INHERIT, model.topic_filter_type)
 
-    def create_for_group(self, topic: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
-        """Find a group's retry or dead letter topic, or create it."""
+    def for_group(self, topic: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
+        """A group's retry or dead letter topic, or the one to be created."""
         config = self.topics.get(topic)
-        if config is None:
-            config = TopicConfig(topic, queue_nums, queue_nums, PERM_READ_WRITE, topic_sys_flag=sys_flag)
-            self.put(config)
-        return config
+        return config or TopicConfig(topic, queue_nums, queue_nums, PERM_READ_WRITE, topic_sys_flag=sys_flag)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove all other topics but those of the system."""
+        for name in [name for name in self.topics if name not in names and not self.is_system(name)]:
+            self.delete(name)
+
+    def clear(self) -> None:
+        """Remove all topics but those of the system."""
+        self.keep_only(())
 
     def adopt(self, queue_nums: Mapping[str, int]) -> list[str]:
         """Add topics that have messages in the store but are not in the table; return their names.
@@ -265,7 +271,7 @@ class TopicTable:
                 queues = queue_nums[topic] if of_group else max(queue_nums[topic], ADOPTED_QUEUES_MIN)
                 adopted.append(TopicConfig(topic, queues, queues))
         if adopted:
-            self.put(*adopted, bounded=False)
+            self.put(*adopted)
         return [config.topic_name for config in adopted]
 
     def mark_ordered(self, ordered: Iterable[str]) -> None:
@@ -277,7 +283,7 @@ class TopicTable:
             if config.order != (config.topic_name in names)
         ]
         if changed:
-            self.put(*changed, bounded=False)
+            self.put(*changed)
 
     def encoded(self, names: Iterable[str] | None = None) -> bytes:
         """The JSON of `topicConfigTable` with all topics, or with those in `names` that exist."""

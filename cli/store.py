@@ -11,6 +11,7 @@ import attrs
 import click
 
 from ..ha.dledger.offline import all_log_files, look_at_entry
+from ..message.control import CONTROL_TOPIC
 from ..message.flags import COMPRESSED
 from ..message.layout import decode_record
 from ..store.cutting import Losses, accept_missing, cut_log, losses_of
@@ -53,7 +54,7 @@ def _log_of(store: str) -> list[LogFile]:
 
 @command.command("dump")
 @directory
-@click.option("--topic", help="Only records of this topic.")
+@click.option("--topic", help="Only records of this topic; without it, all but events of the broker.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only of this queue; shows its entries with them.")
 @click.option("--from", "begin", type=click.IntRange(min=0), default=0, help="The first physical offset.")
 @click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many.")
@@ -65,7 +66,9 @@ def dump(store: str, topic: str | None, queue_id: int | None, begin: int, count_
     files = _log_of(store)
     report = Report()
     records: Iterator[LogRecord] = (
-        record for record in read_log(files, begin, report) if topic is None or record.topic == topic
+        record
+        for record in read_log(files, begin, report)
+        if (record.topic == topic if topic is not None else record.topic != CONTROL_TOPIC)
     )
     if queue_id is not None:
         assert topic is not None

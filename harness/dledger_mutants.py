@@ -12,7 +12,8 @@ import attrs
 
 from ledgermq.broker.locks import QueueLocks
 from ledgermq.broker.registration import Registration
-from ledgermq.broker.replicated_tables import ReplicatedTables
+from ledgermq.broker.table_log import TableLog
+from ledgermq.broker.tables import Tables
 from ledgermq.ha.dledger.commitlog import DLedgerCommitLog
 from ledgermq.ha.dledger.disk_tasks import DiskTasks
 from ledgermq.ha.dledger.ledger import Ledger
@@ -77,7 +78,7 @@ def _commit_what_one_node_has(_: Any) -> Callable[[Any, Any], int]:
 
 
 def _pass_over_tables(_: Any) -> Callable[..., None]:
-    def apply(self: Any, control: Any, *lacks: Any) -> None:
+    def apply(self: Any, control: Any, now: float, *lacks: Any) -> None:
         """Leave all tables as they are."""
 
     return apply
@@ -85,7 +86,7 @@ def _pass_over_tables(_: Any) -> Callable[..., None]:
 
 def _state_in_one_turn(_: Any) -> Any:
     async def state(self: Any, offset: int) -> None:
-        if not self.in_log or offset > self.stated_from:
+        if not self.tables.in_log or offset > self.tables.stated_from:
             for append in self._statement():
                 append()
             await self.store.event_done(self.changed_end)
@@ -140,9 +141,9 @@ DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
     ("dledger: serve beyond the commit", DLedgerCommitLog, "readable_offset", _serve_beyond_commit, QUEUES),
     ("dledger: give out a queue offset again", MessageStore, "_next_offsets_of", _repeat_an_offset, QUEUES),
     ("dledger: commit what one node has", quorum, "committed_index", _commit_what_one_node_has, QUEUES),
-    ("dledger: pass over tables in the log", ReplicatedTables, "apply", _pass_over_tables, TABLES),
-    ("dledger: append large tables in one turn", ReplicatedTables, "state", _state_in_one_turn, with_large_tables),
-    ("dledger: let tables expire", ReplicatedTables, "state", lambda _: _state_nothing, with_expiry),
+    ("dledger: pass over tables in the log", Tables, "apply", _pass_over_tables, TABLES),
+    ("dledger: append large tables in one turn", TableLog, "state", _state_in_one_turn, with_large_tables),
+    ("dledger: let tables expire", TableLog, "state", lambda _: _state_nothing, with_expiry),
     ("dledger: fill no node that was away for too long", LedgerReader, "snapshot", _fill_nobody, with_expiry),
     ("dledger: pass over leases in the log", QueueLocks, "apply", _pass_over_leases, with_workloads("plain", "ordered")),
     ("dledger: register without the term", Registration, "_version", _register_without_the_term, QUEUES),

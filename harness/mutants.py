@@ -56,6 +56,7 @@ from .simulate.cores import simulate_cores
 from .simulate.store import simulate_store
 from .simulate.surroundings import Surroundings
 from .store_mutants import PLANTED, found_by
+from .table_mutants import TABLE_BUGS
 
 SEEDS_MAX = 1000
 SECONDS_MAX = 300.0
@@ -395,6 +396,7 @@ MUTANTS = (
     *(Mutant(*planted, FOUND_BY_TESTS.get(planted[0], simulate_raft)) for planted in RAFT_BUGS),
     *(Mutant(*planted) for planted in DLEDGER_BUGS),
     *(Mutant(*planted) for planted in NUMBERED_BUGS),
+    *(Mutant(*planted) for planted in TABLE_BUGS),
 )
 
 

@@ -2,12 +2,13 @@
 
 There are three kinds of handlers: for one request (returns its answer), for a run of requests with related codes (answers
 through the connection), and for work that must wait (runs in a task, bounded in number). An unknown code is answered with 3.
+A code may have an `AnswerPolicy`, which says who may decide a request and how safe its effect is before it is answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import attrs
 import trio
@@ -35,9 +36,35 @@ which is read on the event loop at some 100 ns per byte. The heartbeat of a thou
 Handler = Callable[[ServerConnection, RemotingCommand], RemotingCommand | None]
 RunHandler = Callable[[ServerConnection, list[RemotingCommand]], int]
 WaitingHandler = Callable[[ServerConnection, RemotingCommand], Awaitable[RemotingCommand | None]]
+Wait = Callable[[], Awaitable[None]]
+_Outcome = RemotingCommand | Exception | None
 
 
-Answer = TypeVar("Answer")
+class Postponed(Exception):
+    """A handler has changed nothing yet, and wants the request again when `ready` has returned."""
+
+    def __init__(self, ready: Wait) -> None:
+        super().__init__("the request is handled again later")
+        self.ready = ready
+
+
+class AnswerPolicy(Protocol):
+    """Who may decide the requests of a code, and when they are answered."""
+
+    def check(self) -> None:
+        """Refuse a request before its handler runs.
+
+        Raises:
+            RequestRefused: this server may not decide it. Nothing was done.
+        """
+        ...
+
+    def settling(self) -> Wait | None:
+        """What to wait for before the answer is sent, called when the handler has run; None to answer at once.
+
+        The wait raises RequestRefused if what the handler did is not as safe as it should be; its remark says so.
+        """
+        ...
 
 
 class Service(Protocol):
@@ -60,18 +87,21 @@ class Dispatcher:
     _handlers: dict[int, Handler] = attrs.field(factory=dict[int, Handler])
     _runs: dict[int, RunHandler] = attrs.field(factory=dict[int, RunHandler])
     _waiting: dict[int, WaitingHandler] = attrs.field(factory=dict[int, WaitingHandler])
+    _policies: dict[int, AnswerPolicy] = attrs.field(factory=dict[int, AnswerPolicy])
     _waiting_now: int = 0
     _waiting_bytes: int = 0
     _body_bytes_max: dict[int, int] = attrs.field(factory=dict[int, int])
 
-    def register(self, code: int, handler: Handler, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def register(
+        self, code: int, handler: Handler, *, body_bytes_max: int = BODY_BYTES_MAX, policy: AnswerPolicy | None = None
+    ) -> None:
         """Let `handler` answer requests with `code`; it returns the answer, or None to answer later or never.
 
         Args:
             body_bytes_max: requests with a larger body are refused without being decoded.
         """
         self._handlers[code] = handler
-        self._body_bytes_max[code] = body_bytes_max
+        self._describe(code, body_bytes_max, policy)
 
     def register_run(self, codes: Iterable[int], handler: RunHandler) -> None:
         """Let `handler` take runs of successive requests of one receive whose codes are all in `codes`.
@@ -81,7 +111,7 @@ class Dispatcher:
         for code in codes:
             self._runs[code] = handler
 
-    def register_long(self, codes: Mapping[int, WaitingHandler]) -> None:
+    def register_long(self, codes: Mapping[int, WaitingHandler], *, policy: AnswerPolicy | None = None) -> None:
         """Let handlers answer requests whose long work is divided among turns of the event loop, one request after the other.
 
         Each holds megabytes meanwhile, of an answer or of a list of what is to be done; hundreds that take turns would hold
@@ -89,77 +119,19 @@ class Dispatcher:
         """
         lock = trio.Lock()
         for code, handler in codes.items():
-            self.register_waiting(code, _one_after_the_other(lock, handler))
+            self.register_waiting(code, _one_after_the_other(lock, handler), policy=policy)
 
-    def register_waiting(self, code: int, handler: WaitingHandler, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def register_waiting(
+        self, code: int, handler: WaitingHandler, *, body_bytes_max: int = BODY_BYTES_MAX, policy: AnswerPolicy | None = None
+    ) -> None:
         """Let `handler` answer requests with `code` in a task of its own; requests with more body are refused unread."""
         self._waiting[code] = handler
+        self._describe(code, body_bytes_max, policy)
+
+    def _describe(self, code: int, body_bytes_max: int, policy: AnswerPolicy | None) -> None:
         self._body_bytes_max[code] = body_bytes_max
-
-    def answer_after(self, codes: Iterable[int], check: Callable[[], None], settled: Callable[[], Awaitable[None]]) -> None:
-        """Answer requests with these codes, which have handlers, only when `settled` returns after the handler has run.
-
-        `check` runs before the handler and may refuse the request.
-        """
-        for code in codes:
-            handler, waiting = self._handlers.pop(code, None), self._waiting.get(code)
-
-            async def wait(
-                connection: ServerConnection,
-                request: RemotingCommand,
-                handler: Handler | None = handler,
-                waiting: WaitingHandler | None = waiting,
-            ) -> RemotingCommand | None:
-                check()
-                try:
-                    if handler is not None:
-                        answer = handler(connection, request)
-                    else:
-                        assert waiting is not None, "the code has a handler"
-                        answer = await waiting(connection, request)
-                except RequestRefused as refusal:  # which, too, may say what has been changed
-                    try:
-                        await settled()
-                    except RequestRefused as unsettled:
-                        raise RequestRefused(unsettled.code, f"{refusal.remark}; {unsettled.remark}") from unsettled
-                    raise
-                await settled()
-                return answer
-
-            self._waiting[code] = wait
-
-    def hold_answers(
-        self, codes: Iterable[int], is_settled: Callable[[], bool], settled: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Send answers to requests with these codes when `settled` returns; at once if it `is_settled` already."""
-
-        def held(handler: Handler) -> Handler:
-            def handle(connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
-                answer = handler(connection, request)
-                if is_settled():
-                    return answer
-                self.start_soon(send_later, connection, request, answer)
-                return None
-
-            return handle
-
-        def waiting(handler: WaitingHandler) -> WaitingHandler:
-            async def handle(connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
-                answer = await handler(connection, request)
-                await settled()
-                return answer
-
-            return handle
-
-        async def send_later(connection: ServerConnection, request: RemotingCommand, answer: RemotingCommand | None) -> None:
-            await settled()
-            _send_answer(connection, request, answer)
-
-        for code in codes:
-            if code in self._handlers:
-                self._handlers[code] = held(self._handlers[code])
-            else:
-                self._waiting[code] = waiting(self._waiting[code])
+        if policy is not None:
+            self._policies[code] = policy
 
     def start_soon(self, answer_later: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run the rest of a handler that has returned None in a task of its own."""
@@ -188,22 +160,6 @@ class Dispatcher:
         finally:
             self._waiting_now -= 1
             self._waiting_bytes -= size
-
-    def check_first(self, codes: Iterable[int], check: Callable[[], None]) -> None:
-        """Let `check` refuse requests with these codes, which have handlers, before their handlers run."""
-
-        def checked(handler: Callable[[ServerConnection, RemotingCommand], Answer]) -> Callable[..., Answer]:
-            def run(connection: ServerConnection, request: RemotingCommand) -> Answer:
-                check()
-                return handler(connection, request)
-
-            return run
-
-        for code in codes:
-            if code in self._handlers:
-                self._handlers[code] = checked(self._handlers[code])
-            else:
-                self._waiting[code] = checked(self._waiting[code])
 
     @property
     def codes(self) -> frozenset[int]:
@@ -240,18 +196,14 @@ class Dispatcher:
                 log.error("connection_not_forgotten", reason=fault_of(error), trace=trace_of(error))
 
     def _handle_one(self, connection: ServerConnection, request: RemotingCommand) -> None:
-        handler = self._handlers.get(request.code)
         if len(request.body) > (most := self._body_bytes_max.get(request.code, BODY_BYTES_MAX)):
             connection.answer(
                 request,
                 ResponseCode.SYSTEM_ERROR,
                 remark=f"a body of {len(request.body)} bytes; request {request.code} may have {most}; nothing was done",
             )
-        elif handler is not None:
-            try:
-                _send_answer(connection, request, handler(connection, request))
-            except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
-                _answer_failure(connection, request, error)
+        elif (handler := self._handlers.get(request.code)) is not None:
+            self._handle_now(connection, request, handler)
         elif request.code not in self._waiting:
             connection.answer(
                 request,
@@ -266,11 +218,72 @@ class Dispatcher:
             else:
                 self.start_counted(request, self._wait, connection, request)
 
-    async def _wait(self, connection: ServerConnection, request: RemotingCommand) -> None:
+    def _handle_now(self, connection: ServerConnection, request: RemotingCommand, handler: Handler) -> None:
+        policy, settling = self._policies.get(request.code), None
+        outcome: _Outcome = None
         try:
-            _send_answer(connection, request, await self._waiting[request.code](connection, request))
+            if policy is not None:
+                policy.check()
+                self.check_room(request)  # before anything is changed, because the answer may have to wait
+            try:
+                outcome = handler(connection, request)
+            except RequestRefused as refusal:  # which may also say what has been changed
+                outcome = refusal
+            settling = policy.settling() if policy is not None else None
+        except Postponed as postponed:
+            self._postpone(connection, request, postponed.ready)
+            return
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
-            _answer_failure(connection, request, error)
+            outcome = error
+        if settling is None:
+            _send_outcome(connection, request, outcome)
+        else:
+            self.start_counted(request, self._answer_settled, connection, request, outcome, settling)
+
+    def _postpone(self, connection: ServerConnection, request: RemotingCommand, ready: Wait) -> None:
+        try:
+            self.check_room(request)
+        except RequestRefused as refusal:
+            connection.answer(request, refusal.code, remark=refusal.remark)
+        else:
+            self.start_counted(request, self._handle_again, connection, request, ready)
+
+    async def _handle_again(self, connection: ServerConnection, request: RemotingCommand, ready: Wait) -> None:
+        try:
+            await ready()
+        except RequestRefused as refusal:
+            connection.answer(request, refusal.code, remark=refusal.remark)
+        else:
+            self._handle_one(connection, request)
+
+    async def _wait(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        policy = self._policies.get(request.code)
+        outcome: _Outcome = None
+        try:
+            if policy is not None:
+                policy.check()
+            try:
+                outcome = await self._waiting[request.code](connection, request)
+            except RequestRefused as refusal:  # which may also say what has been changed
+                outcome = refusal
+            if policy is not None and (settling := policy.settling()) is not None:
+                await self._answer_settled(connection, request, outcome, settling)
+                return
+        except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
+            outcome = error
+        _send_outcome(connection, request, outcome)
+
+    async def _answer_settled(
+        self, connection: ServerConnection, request: RemotingCommand, outcome: _Outcome, settling: Wait
+    ) -> None:
+        try:
+            await settling()
+        except RequestRefused as unsettled:
+            before = f"{outcome.remark}; " if isinstance(outcome, RequestRefused) else ""
+            outcome = RequestRefused(unsettled.code, f"{before}{unsettled.remark}")
+        except Exception as error:  # noqa: BLE001 - answered to the peer, and logged
+            outcome = error
+        _send_outcome(connection, request, outcome)
 
 
 def _bytes_of(request: RemotingCommand) -> int:
@@ -288,6 +301,16 @@ def _one_after_the_other(lock: trio.Lock, handler: WaitingHandler) -> WaitingHan
 def _send_answer(connection: ServerConnection, request: RemotingCommand, answer: RemotingCommand | None) -> None:
     if answer is not None and not request.is_oneway:
         connection.push(encode_frame(answer))
+
+
+def _send_outcome(connection: ServerConnection, request: RemotingCommand, outcome: _Outcome) -> None:
+    if isinstance(outcome, Exception):
+        _answer_failure(connection, request, outcome)
+        return
+    try:
+        _send_answer(connection, request, outcome)
+    except Exception as error:  # noqa: BLE001 - an answer that cannot be encoded is answered with the reason
+        _answer_failure(connection, request, error)
 
 
 def _answer_failure(connection: ServerConnection, request: RemotingCommand, error: Exception) -> None:

@@ -168,7 +168,7 @@ class Dispatcher:
     """Called with physical offset and size of a control record, after the records before it are in their queues."""
     on_numbered: Callable[[Derivable], None] = lambda _: None
     """Called with each record that has a send number, in log order with control records; after a failure called again."""
-    on_cut: Callable[[int], None] = lambda _: None
+    on_cut: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
     """Called with a physical offset from which on everything that was derived is forgotten."""
     on_failure: Callable[[OSError], None] = lambda _: None
     on_success: Callable[[], None] = lambda: None
@@ -229,8 +229,9 @@ class Dispatcher:
         self._offered.clear()
         self._offered_count = 0
         self._put_end = min(self._put_end, offset)
+        for notify in self.on_cut:
+            notify(offset)
         self.dispatched_offset = min(self.dispatched_offset, offset)
-        self.on_cut(offset)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Derive whatever becomes readable, until cancelled."""

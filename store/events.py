@@ -33,7 +33,7 @@ log = get_logger(__name__)
 
 APPLY_SECONDS_PER_BYTE = 5e-8
 """How long it takes to decode and apply a byte of an event, measured with commits."""
-OnEvent = Callable[[Control], None]
+OnEvent = Callable[[int, Control], None]
 _Table = dict[str, dict[str, list[Row]]]
 """Rows of control records in the file, by topic and queue id."""
 DELETED_TOPICS_MAX = 10_000
@@ -48,7 +48,7 @@ class LogEvents:
     queues: ConsumeQueues
     processor: Processor = attrs.field(factory=RealProcessor)
     on_event: list[OnEvent] = attrs.field(factory=list[OnEvent])
-    """Called with each event once the store is open."""
+    """Called with the physical offset and the content of each event once the store is open."""
     recovered: list[tuple[int, Control]] = attrs.field(factory=list[tuple[int, Control]])
     """Physical offsets and contents of the events that recovery found, in log order."""
     recovering: bool = True
@@ -83,7 +83,7 @@ class LogEvents:
         if self.recovering:
             self.recovered.append((physical_offset, control))
         for notify in self.on_event:
-            notify(control)
+            notify(physical_offset, control)
 
     def _delete_topic(self, control: Control, physical_offset: int, size: int) -> None:
         topic, next_offsets = deleted_topic_of(control)

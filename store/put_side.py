@@ -457,13 +457,16 @@ class PutSide(StoreParts):
     async def event_status(self, end: int) -> PutStatus:
         """Wait as `event_done` does, and return how safe an event is; unless it is stored, it may not be applied yet."""
         status = await self._done(end)
-        if not status.stored:
-            return status
+        if status.stored:
+            await self.derived(end)
+        return status
+
+    async def derived(self, end: int) -> None:
+        """Wait until the log is derived here up to `end`, however safe it is."""
         self.dispatcher.catch_up()
         while self.dispatcher.dispatched_offset < end:
             await trio.sleep(DERIVED_POLL_SECONDS)
             self.dispatcher.catch_up()
-        return status
 
     async def _done(self, end: int) -> PutStatus:
         """Wait until everything before `end` is as safe as the mode promises."""

@@ -31,6 +31,7 @@ from ..commits import Commits
 from ..groups import GroupTable
 from ..live_config import LiveConfig
 from ..offsets import ConsumerOffsets
+from ..table_log import Applied, TableLog
 from ..topics import TopicTable
 from .inspection import ANSWER_BYTES_MAX, QUEUES_PER_TURN, not_online, too_long
 
@@ -59,6 +60,7 @@ class Relay:
     offsets: ConsumerOffsets
     commits: Commits
     consumers: Consumers
+    table_log: TableLog
     group_reset: Callable[[str, str], None]
     """Answers the held pulls of a group on a topic after a reset."""
 
@@ -67,7 +69,9 @@ class Relay:
         dispatcher.register_waiting(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info)
         dispatcher.register_waiting(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
         dispatcher.register_long({RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status})
-        dispatcher.register_long({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offsets})
+        dispatcher.register_long(
+            {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offsets}, policy=Applied(self.table_log, gathered=True)
+        )
 
     # ---------------------------------------------------------------- passed on unchanged
 
@@ -150,9 +154,9 @@ class Relay:
         self.store.catch_up()  # what was acknowledged before is before the ends of the queues
         entries: list[bytes] = []
         listed: list[bytes] = []
-        queues, decides = self._queues_to_reset(request, group, topic), self.store.writability.hard_refusal is None
+        queues = self._queues_to_reset(request, group, topic)
         async for piece in in_slices(queues, QUEUES_PER_TURN):
-            if decides and (lost := self.store.writability.hard_refusal) is not None:  # since the last turn
+            if (lost := self.store.writability.hard_refusal) is not None:  # since the last turn
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
                     f"{lost}: {group} was reset on {len(entries)} queues of {topic}, and not on those from {piece[0]} on",

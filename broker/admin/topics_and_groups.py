@@ -17,7 +17,7 @@ from ...message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
 from ...message.numbers import is_digits
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
-from ...remoting.dispatcher import Dispatcher
+from ...remoting.dispatcher import AnswerPolicy, Dispatcher
 from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
 from ...store.cleaning import Cleaner
@@ -28,6 +28,7 @@ from ..deletions import Deletions
 from ..groups import GroupConfig, GroupTable, group_name_fault
 from ..json_values import table_of
 from ..offsets import ConsumerOffsets
+from ..table_log import Applied, Known, Routed, TableLog
 from ..topics import SINGLE_TAG, TopicConfig, TopicTable, topic_name_fault
 
 QUEUE_NUMS_MAX = 16_384
@@ -43,9 +44,6 @@ TOPIC_ATTRIBUTES: Mapping[str, Collection[str] | None] = {
 }
 """The attribute keys of topics and the values that are valid here; None means any number."""
 
-CHANGES_OF_TOPICS = (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
-"""Requests that are answered once the name servers know the topics, so that who has created one may ask for its route."""
-
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Administration:
@@ -57,32 +55,39 @@ class Administration:
     offsets: ConsumerOffsets
     consumers: Consumers
     deletions: Deletions
+    table_log: TableLog
+    known: Known
+    policy: AnswerPolicy | None
+    """Which nodes delete what is not used."""
 
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handlers."""
-        for code, handler in (
-            (RequestCode.UPDATE_AND_CREATE_TOPIC, self.put_topic),
-            (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.put_topics),
-            (RequestCode.GET_TOPIC_CONFIG, self.show_topic),
-            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put_group),
-            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_groups),
-            (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.show_group),
-            (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, self.forbid_group),
+        applied, routed = Applied(self.table_log), Routed(self.table_log, self.known)
+        for code, handler, policy in (
+            (RequestCode.UPDATE_AND_CREATE_TOPIC, self.put_topic, routed),
+            (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.put_topics, routed),
+            (RequestCode.GET_TOPIC_CONFIG, self.show_topic, None),
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put_group, applied),
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_groups, applied),
+            (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.show_group, None),
+            (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, self.forbid_group, applied),
         ):
-            dispatcher.register(code, handler)
+            dispatcher.register(code, handler, policy=policy)
         for code, waiting in (
             (RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic),
             (RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group),
         ):
             dispatcher.register_waiting(code, waiting)
+        dispatcher.register_long({RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics}, policy=self.policy)
         dispatcher.register_long(
             {
-                RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
                 RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
                 RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_segments,
             }
         )
-        dispatcher.register_long({RequestCode.CLONE_GROUP_OFFSET: self.clone_offsets})
+        dispatcher.register_long(
+            {RequestCode.CLONE_GROUP_OFFSET: self.clone_offsets}, policy=Applied(self.table_log, gathered=True)
+        )
 
     # ---------------------------------------------------------------- topics
 
@@ -98,14 +103,14 @@ class Administration:
             "topicSysFlag": request.integer("topicSysFlag", 0),
             "order": request.boolean("order"),
         }
-        self.topics.put(self._topic(given, parse_attributes(request.text("attributes", ""))))
+        self.table_log.put_topics(self._topic(given, parse_attributes(request.text("attributes", ""))))
         return request.response()
 
     def put_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """18: create or change topics, all or none."""
         configs = [self._topic(given, _changes_of(given)) for given in _listed(request, "topicConfigList")]
         if configs:
-            self.topics.put(*configs)
+            self.table_log.put_topics(*configs)
         return request.response()
 
     def _topic(self, given: Mapping[str, Any], changes: Mapping[str, str]) -> TopicConfig:
@@ -126,7 +131,7 @@ class Administration:
             raise _invalid(f"perm is made of 4 (read), 2 (write) and 1 (inherit) (got {config.perm})")
         if config.topic_filter_type not in FILTER_TYPES:
             raise _invalid(f"topicFilterType is one of {', '.join(FILTER_TYPES)} (got {config.topic_filter_type!r})")
-        known = self.topics.get(name)
+        known = self.table_log.topic(name)
         attributes = altered_attributes(known.attributes if known is not None else {}, changes)
         for key, value in attributes.items():
             _check_topic_attribute(key, value)
@@ -158,14 +163,14 @@ class Administration:
         given = loads(request.body or b"{}", loose_bytes_max=OF_STRANGERS_BYTES_MAX)
         if not isinstance(given, dict):
             raise _invalid("the body is not a group")
-        self.groups.put(self._group(cast("dict[str, Any]", given)))
+        self.table_log.put_groups(self._group(cast("dict[str, Any]", given)))
         return request.response()
 
     def put_groups(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """225: create or change groups, all or none."""
         configs = [self._group(given) for given in _listed(request, "groupConfigList")]
         if configs:
-            self.groups.put(*configs)
+            self.table_log.put_groups(*configs)
         return request.response()
 
     def _group(self, given: Mapping[str, Any]) -> GroupConfig:
@@ -180,7 +185,7 @@ class Administration:
             raise _invalid(f"retryQueueNums is 0 to {QUEUE_NUMS_MAX} (got {config.retry_queue_nums})")
         if not -(1 << 31) <= config.retry_max_times < 1 << 31:  # a larger one would break the table for every Java client
             raise _invalid(f"retryMaxTimes is a number of 32 bits (got {config.retry_max_times})")
-        known = self.groups.get(config.group_name)
+        known = self.table_log.group(config.group_name)
         before: Mapping[str, str] = known.others.get("attributes") or {} if known is not None else {}
         return attrs.evolve(config, others={**config.others, "attributes": altered_attributes(before, _changes_of(given))})
 
@@ -213,8 +218,10 @@ class Administration:
         if fault is not None:
             raise _invalid(fault)
         if "readable" in request.ext:
-            self.groups.set_forbidden(group, topic, forbidden=not request.boolean("readable"))
-        readable = not self.groups.is_forbidden(group, topic)
+            readable = request.boolean("readable")
+            self.table_log.set_forbidden(group, topic, forbidden=not readable)
+        else:
+            readable = not self.groups.is_forbidden(group, topic)
         return request.response(body=dumps({"group": group, "readable": readable, "topic": topic}))
 
     async def clone_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
@@ -228,7 +235,7 @@ class Administration:
         done = 0
         async for piece in in_slices(copied, ROWS_PER_SLICE, rows_of):
             # Another node may have been elected since the last turn.
-            if self.deletions.replicated is not None and (refusal := self.store.writability.refusal) is not None:
+            if (refusal := self.store.writability.refusal) is not None:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
                     f"{refusal}: the offsets of {source} on {done} of {len(copied)} topics were copied to {target}, no others",

@@ -28,6 +28,7 @@ class StoreFollower:
 
     store: MessageStore
     log: LocalCommitLog
+    before_cut: Callable[[int], None]
 
     def log_grew(self, *, more: bool) -> None:
         self.store.dispatcher.wake(more_coming=more)
@@ -47,10 +48,12 @@ class StoreFollower:
             self.store.dispatcher.wake()
 
     async def cut(self, offset: int) -> None:
+        self.before_cut(offset)
         self._lower_limit(offset)
         await self.store.cut(offset)
 
     async def clear(self) -> None:
+        self.before_cut(0)
         self._lower_limit(0)
         await self.store.clear()
 
@@ -73,6 +76,8 @@ class ClassicNode:
     """The HA client, while the node is a running slave."""
     on_following: Callable[[], None] = lambda: None
     """Called when the node begins to follow a master's log. Must do no I/O."""
+    before_cut: Callable[[int], None] = lambda _: None
+    """Called with the physical offset from which on a slave's log is about to be cut; it may read the log."""
     _log: ClassicCommitLog = attrs.field(init=False)
     _local: LocalCommitLog = attrs.field(init=False)
     _store: MessageStore = attrs.field(init=False)
@@ -183,7 +188,7 @@ class ClassicNode:
         if self.settings.protocol == OURS and self._local.readable_limit is None:  # a bare master sends no limit
             self._local.readable_limit = self._local.readable_offset
         self.client = HAClient(
-            StoreFollower(self._store, self._local),
+            StoreFollower(self._store, self._local, self.before_cut),
             world.network,
             world.clock,
             world.workers,

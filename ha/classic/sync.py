@@ -1,5 +1,9 @@
 """A slave's copies of its master's tables: topics, consumer offsets, delay offsets, groups (RocketMQ SlaveSynchronize).
 
+A master of ours has its tables in the log, from which the slave derives them. Then nothing is copied, unless the slave's tables
+came from another log; only what consumers have committed here while the master was away is sent to it. An Apache master's
+tables are copied in each round.
+
 Consumer offsets have a rule of their own. An offset that a consumer committed here while the master was away, and that is
 beyond the master's, is kept and sent to the master, so that no group moves back when an old master returns. All other offsets
 follow the master, also backwards, because an administrator resets offsets there.
@@ -8,6 +12,8 @@ follow the master, also backwards, because an administrator resets offsets there
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from math import inf
 from typing import Any, Protocol, cast
 
 import attrs
@@ -41,8 +47,14 @@ PUSHES_MAX = 1000
 
 PART_BYTES = 128 * 1024
 """How much JSON of the master's offsets is read in one turn of the event loop, which takes about 5 ms."""
+TABLES_LOG_OFFSET = "tablesLogOffset"
+"""Our own key in a master's answer about delayed messages: its tables have all events before this offset, no other change."""
+ONLY_FORWARD_FIELD = "onlyForward"
+"""Our own field in a commit that a slave hands over: the group may have come further at the master meanwhile."""
 _OFFSET_TABLE = b'"offsetTable":{'
 
+_Commit = tuple[str, str, int, int]
+"""Topic, group, queue id and offset."""
 Offsets = dict[tuple[str, str], dict[int, int]]
 """Consumer offsets by (topic, group) and queue id."""
 
@@ -50,8 +62,33 @@ Offsets = dict[tuple[str, str], dict[int, int]]
 class SlaveTables(Protocol):
     """The tables of a slave's broker."""
 
+    @property
+    def in_log(self) -> bool:
+        """Whether the tables are what the log says."""
+        ...
+
     def asking(self) -> None:
         """Note that a table is about to be requested."""
+        ...
+
+    async def take_logged_offsets(self, offsets: Offsets) -> None:
+        """Replace all offsets by those of a master whose tables are in its log, except commits here that are ahead of them."""
+        ...
+
+    def copied(self, end: int) -> None:
+        """Note that all tables are copied from a master whose own ones have all events before `end`, and no other change."""
+        ...
+
+    def commits_here(self, masters_end: float) -> list[tuple[str, str, int, int]]:
+        """Topic, group, queue id and offset of what consumers have committed here, ahead of the log.
+
+        Args:
+            masters_end: up to where the master's log is derived, if what it was handed earlier is before that, else infinity.
+        """
+        ...
+
+    def handed(self, topic: str, group: str, queue_id: int) -> None:
+        """Note that the master has such a commit, whose own value counts at the next round even if it is smaller."""
         ...
 
     def topics_version(self) -> Mapping[str, int]: ...
@@ -152,6 +189,10 @@ class ConfigSync:
     master: Address | None = None
     rounds: int = 0
     """How many rounds have copied every table."""
+    _masters_end: int | None = None
+    """`TABLES_LOG_OFFSET` of the master's last answer; None if its tables are not in its log."""
+    _handed_at: float = -inf
+    """When the master was last handed commits that consumers had made here."""
     _failing: set[str] = attrs.field(factory=set[str])
     """The tables that failed in the last round."""
     _logged: set[str] = attrs.field(factory=set[str])
@@ -181,7 +222,7 @@ class ConfigSync:
                 await self._wake.wait()
 
     async def round(self, master: Address) -> None:
-        """Copy every table once; a table that cannot be copied stays unchanged."""
+        """Copy every table once, if they do not come with the log; a table that cannot be copied stays unchanged."""
         failed: dict[str, str] = {}
         try:
             async with connected(master, network=self.network) as channel:
@@ -206,31 +247,67 @@ class ConfigSync:
         self._failing = set(failed)
         self.rounds += not failed
 
-    def _steps(self) -> tuple[tuple[str, Callable[[Channel], Any]], ...]:
-        return (
-            ("topics", self._topics),
-            ("consumer_offsets", self._consumer_offsets),
-            ("delay_offsets", self._delay_offsets),
-            ("groups", self._groups),
-        )
+    def _steps(self) -> Iterator[tuple[str, Callable[[Channel], Any]]]:
+        yield "delay_offsets", self._delay_offsets
+        if self._masters_end is not None and self.tables.in_log:
+            yield "commits", self._hand_commits
+            return
+        yield "topics", self._topics
+        yield "consumer_offsets", self._consumer_offsets
+        yield "groups", self._groups
+        if self._masters_end is not None:
+            yield "log_offset", self._finish_copy
 
     async def _topics(self, channel: Channel) -> None:
         stored = await self._ask(channel, RequestCode.GET_ALL_TOPIC_CONFIG)
-        if _differs(stored, self.tables.topics_version()):
+        if self._masters_end is not None or _differs(stored, self.tables.topics_version()):
             await self.tables.take_topics(stored)
             log.info("topics_taken_over", topics=len(stored["topicConfigTable"]))
 
     async def _groups(self, channel: Channel) -> None:
         stored = await self._ask(channel, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        if _differs(stored, self.tables.groups_version()):
+        if self._masters_end is not None or _differs(stored, self.tables.groups_version()):
             await self.tables.take_groups(stored)
             log.info("groups_taken_over", groups=len(stored["subscriptionGroupTable"]))
 
     async def _delay_offsets(self, channel: Channel) -> None:
-        self.tables.take_delay_offsets(await self._ask(channel, RequestCode.GET_ALL_DELAY_OFFSET))
+        stored = await self._ask(channel, RequestCode.GET_ALL_DELAY_OFFSET)
+        end = stored.pop(TABLES_LOG_OFFSET, None)
+        self._masters_end = None if end is None else long_of(end)
+        if self._masters_end is None or not self.tables.in_log:
+            self.tables.take_delay_offsets(stored)
+
+    async def _finish_copy(self, channel: Channel) -> None:
+        """Learn up to where the log has to be derived until the copies are what it says."""
+        end = (await self._ask(channel, RequestCode.GET_ALL_DELAY_OFFSET)).get(TABLES_LOG_OFFSET)
+        if end is not None:
+            self.tables.copied(long_of(end))
+
+    async def _hand_commits(self, channel: Channel) -> None:
+        assert self._masters_end is not None, "this step is for masters whose tables are in their logs"
+        is_logged = trio.current_time() - self._handed_at >= RETRY_SECONDS  # a master appends commits within less
+        handed = await self._hand(channel, self.tables.commits_here(self._masters_end if is_logged else inf))
+        for topic, group, queue_id, _ in handed:
+            self.tables.handed(topic, group, queue_id)
+        if handed:
+            self._handed_at = trio.current_time()
+
+    async def _hand(self, channel: Channel, commits: Iterable[_Commit]) -> list[_Commit]:
+        """Send commits to the master, as many as one round may; returns those that it has accepted."""
+        handed: list[_Commit] = []
+        for commit in islice(commits, PUSHES_MAX):
+            answer = await channel.call(_commit(*commit), CALL_SECONDS)
+            if answer.code == ResponseCode.SUCCESS:
+                handed.append(commit)
+        if handed:
+            log.info("offsets_handed_to_master", offsets=len(handed))
+        return handed
 
     async def _consumer_offsets(self, channel: Channel) -> None:
         masters = await _offsets_of(await self._ask_raw(channel, RequestCode.GET_ALL_CONSUMER_OFFSET))
+        if self._masters_end is not None:
+            await self.tables.take_logged_offsets(masters)
+            return
         own, push = self.tables.consumer_offsets(), Offsets()
         table = (*masters.items(), *((key, queues) for key, queues in own.items() if key not in masters))
         async for piece in in_slices(table, ROWS_PER_SLICE, rows_of):
@@ -239,16 +316,9 @@ class ConfigSync:
                 self.tables.put_consumer_offsets(put)
             push |= pushed
         self._merge.complete()
-        handed = 0
-        for (topic, group), queues in push.items():
-            for queue_id, offset in queues.items():
-                if handed < PUSHES_MAX:
-                    answer = await channel.call(_commit(topic, group, queue_id, offset), CALL_SECONDS)
-                    if answer.code == ResponseCode.SUCCESS:
-                        self._merge.handed((topic, group), queue_id, offset)
-                    handed += 1
-        if handed:
-            log.info("offsets_handed_to_master", offsets=handed)
+        rows = ((*key, queue_id, offset) for key, queues in push.items() for queue_id, offset in queues.items())
+        for topic, group, queue_id, offset in await self._hand(channel, rows):
+            self._merge.handed((topic, group), queue_id, offset)
 
     async def _ask(self, channel: Channel, code: RequestCode) -> dict[str, Any]:
         return _table_of(await self._ask_raw(channel, code), code)
@@ -336,5 +406,11 @@ def _keyed(table: Mapping[str, Mapping[str, Any]]) -> Offsets:
 def _commit(topic: str, group: str, queue_id: int, offset: int) -> RemotingCommand:
     return RemotingCommand(
         RequestCode.UPDATE_CONSUMER_OFFSET,
-        {"topic": topic, "consumerGroup": group, "queueId": str(queue_id), "commitOffset": str(offset)},
+        {
+            "topic": topic,
+            "consumerGroup": group,
+            "queueId": str(queue_id),
+            "commitOffset": str(offset),
+            ONLY_FORWARD_FIELD: "true",
+        },
     )

@@ -12,7 +12,9 @@ from typing import Any
 
 import trio.testing
 
+from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.persistence import Persistence
+from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import dumps, loads
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.handlers import Handlers
@@ -54,8 +56,8 @@ async def broker_requests() -> AsyncGenerator[Callable[[bytes], object]]:
     """A broker with a topic and a group."""
     async with open_virtual() as embedded:
         broker = embedded.brokers[0]
-        broker.topics.create_by_send("T", "TBW102", 4)
-        broker.groups.find("g")
+        broker.topics.put(TopicConfig("T", 4, 4))
+        broker.groups.put(GroupConfig("g"))
         topics, groups = loads(broker.topics.wrapper()), loads(dumps(broker.groups.to_json()))
 
         def decode(data: bytes) -> None:

@@ -19,7 +19,7 @@ from ..outcome import Outcome
 from .cluster_draw import ClusterDraw
 from .nodes import NodesRun, fabric_of, simulate, whole_log
 from .operations import Operations
-from .scene import BROKER_PORT, Node, Scene
+from .scene import BROKER_PORT, Node, Scene, difference, tables_of
 from .workloads.delayed import DELAY_LEVELS
 
 CHANGE_SLACK_SECONDS = 5.0
@@ -117,12 +117,24 @@ class ClusterRun(NodesRun[ClusterDraw]):
         stores = [node.broker.store for node in (self.scene.master, *self.scene.slaves) if node.broker is not None]
         return [whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset) for store in stores]
 
+    def _differences(self) -> str:
+        """A description of how a slave still differs from its master; empty if none does."""
+        if self._is_any_down:
+            return "a node does not run"
+        if len(set(self._logs())) > 1:
+            return "a slave's log is not its master's"
+        expected = tables_of(self.scene.master)
+        for slave in self.scene.slaves:
+            for name, value in tables_of(slave).items():
+                if value != expected[name]:
+                    return f"{slave.host} has other {name} than its master: {difference(value, expected[name])}"
+        return ""
+
     async def must_be_equal(self) -> None:
         with trio.move_on_after(self.converge_seconds):
-            while self._is_any_down or len(set(self._logs())) > 1:  # noqa: ASYNC110 - no event is set for this
+            while self._differences():  # noqa: ASYNC110 - no event is set for this
                 await trio.sleep(0.1)
-            return
-        raise AssertionError(f"{self.converge_seconds} s after the last send a slave's log is not its master's")
+        assert not self._differences(), f"{self.converge_seconds} s after the last send {self._differences()}"
 
     async def look(self, nursery: trio.Nursery) -> None:  # noqa: ARG002 - every node ends
         """Stop all nodes, open their stores once more and read everything in them."""

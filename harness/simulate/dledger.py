@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import ClassVar
 
@@ -13,7 +13,6 @@ import trio
 
 from ledgermq.broker.broker import Broker
 from ledgermq.broker.dledger import replica_settings
-from ledgermq.broker.replicated_tables import ReplicatedTables
 from ledgermq.ha.dledger.java_state import JavaSettings
 from ledgermq.ha.dledger.settings import JAVA, NATIVE
 from ledgermq.remoting.codes import RequestCode
@@ -27,7 +26,7 @@ from .group import GroupScene, GroupWatch, peer_of, replica_of
 from .names import ELECT_SECONDS, NamesWatch
 from .nodes import NodesDraw, NodesRun, fabric_of, simulate
 from .older import check_older_log, leave_older_log, leave_older_offsets
-from .scene import BROKER_PORT, Node
+from .scene import BROKER_PORT, Node, difference, tables_of
 from .workloads.delayed import DELAY_LEVELS
 from .workloads.groups import Groups
 from .workloads.membership import Membership
@@ -412,9 +411,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         if leader is None or leader.broker is None:
             return "nobody takes messages"
         store = leader.broker.store
-        # A commit that only a deposed leader has is in the log once it leads again, and on no other node before.
-        unsure = {key for node in self.group.members if node.broker for key in _tables_of(node.broker).unsure_offsets}
-        expected = self._state(leader, unsure)
+        expected = tables_of(leader)
         for node in self.group.members:
             if node.broker is None:
                 return f"{node.host} does not run"
@@ -423,24 +420,10 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
                 return f"{node.host} has no part in its group: {replica.stopped or replica.ledger.failure}"
             if node.broker.store.dispatcher.behind_bytes or replica.ledger.committed_position != store.log.max_offset:
                 return f"{node.host} has not derived all that is committed"
-            for name, value in self._state(node, unsure).items():
+            for name, value in tables_of(node).items():
                 if value != expected[name]:
-                    return f"{node.host} has other {name} than {leader.host}, which leads: {value}, {expected[name]}"
+                    return f"{node.host} has other {name} than {leader.host}, which leads: {difference(value, expected[name])}"
         return self.names.lacking()
-
-    def _state(self, node: Node, unsure: Collection[tuple[str, str, int]]) -> dict[str, object]:
-        """The state that must be equal on every node, but for the offsets in `unsure`."""
-        broker = node.broker
-        assert broker is not None
-        store, offsets = broker.store, broker.offsets
-        return {
-            "offsets": {key: offsets.query(key[1], key[0], key[2]) for key in sorted(offsets.entries()) if key not in unsure},
-            "locks": sorted(broker.locks.rows(broker.locks.keys())),
-            "positions of delayed messages": broker.delay.offsets(),
-            "queue ends": {key: store.max_offset(*key) for key in sorted(store.queues.table)},
-            "topics": {name: config.to_json() for name, config in sorted(broker.topics.topics.items())},
-            "groups": {name: config.to_json() for name, config in sorted(broker.groups.groups.items())},
-        }
 
     async def must_be_equal(self) -> None:
         with trio.move_on_after(self.converge_seconds):
@@ -467,13 +450,9 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             self.history.snapshots.append(self.snapshot(node, node.broker.store))
         for workload in self.workloads:
             workload.look(self.group.master.process.server.store)  # type: ignore[union-attr]
+        self.names.is_over = True
         for node in self.nodes:
             await node.process.end(End.KILL)
-
-
-def _tables_of(broker: Broker) -> ReplicatedTables:
-    assert broker.replicated is not None
-    return broker.replicated
 
 
 def simulate_dledger(seed: int, mend: Callable[[DLedgerDraw], DLedgerDraw] = lambda draw: draw) -> Outcome:

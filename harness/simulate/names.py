@@ -25,12 +25,14 @@ class NamesWatch:
 
     scene: GroupScene
     violations: list[str] = attrs.field(factory=list[str])
+    is_over: bool = False
+    """Whether the nodes are being ended, so that one which hung may register when its successor is gone."""
     _named: dict[str, Node] = attrs.field(factory=dict[str, Node])
     """By the host of a name server, the node that it named when it was looked at."""
 
     async def run(self) -> None:
         """Look at all name servers until cancelled: a deposed leader must not take the place of a later one."""
-        while True:
+        while not self.is_over:
             for process in self.scene.name_servers:
                 named, before = self.named_by(process.host), self._named.get(process.host)
                 if named is not None and before is not None and self._term_of(named) < self._term_of(before):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
 
 from ledgermq.broker import adoption
 from ledgermq.broker.adoption import adopt_stored
+from ledgermq.broker.persistence import TOPICS_FILE
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.data_version import DataVersion
 
@@ -54,13 +55,19 @@ async def test_a_queue_that_was_taken_away_stays_away(tmp_path: Path) -> None:
 
 
 async def test_a_killed_broker_reads_the_queues_of_a_change_that_it_had_not_written(tmp_path: Path) -> None:
-    """The change was answered, and so was a message in a new queue."""
-    async with open_desk(tmp_path) as desk:
-        stored_ms = await desk_with_a_hidden_queue(desk)
-        # As if the file had been written before the message was stored, and not again.
-        desk.broker.topics.version = attrs.evolve(desk.broker.topics.version, timestamp=stored_ms - 1)
+    """The change was answered, and so was a message in a new queue; the log has both, the file neither."""
+    async with open_desk(tmp_path / "s") as desk:
+        broker = desk.broker
+        broker.table_log.put_topics(TopicConfig("T", 2, 2))
+        assert await broker.persistence.write_all()
+        written = (tmp_path / "s" / "config" / TOPICS_FILE).read_bytes()
+        broker.table_log.put_topics(TopicConfig("T", 3, 3))
+        desk.put("T", queue_id=2)
+        await desk.settled()
+        shutil.copytree(tmp_path / "s", tmp_path / "killed")
+    (tmp_path / "killed" / "config" / TOPICS_FILE).write_bytes(written)
 
-    async with open_desk(tmp_path) as desk:
+    async with open_desk(tmp_path / "killed") as desk:
         assert desk.broker.topics.topics["T"].read_queue_nums == 3
         assert len(desk.peer().pulled("T", queueId=2)) == 1
 

@@ -157,12 +157,14 @@ async def test_sends_that_wait_for_the_medium_are_answered_before_a_stop(tmp_pat
         address = Address.parse(desk.broker.address)
         answers: list[RemotingCommand] = []
         async with trio.open_nursery() as nursery, connected(address, network=NETWORK) as channel:
+            await send(channel, "T1", b"creates the topic")
+            end = desk.broker.store.log.max_offset
 
             async def send_one() -> None:
                 answers.append(await send(channel, "T1", b"x"))
 
             nursery.start_soon(send_one)
-            await until(lambda: desk.broker.store.log.max_offset > 0)
+            await until(lambda: desk.broker.store.log.max_offset > end)
             await desk.broker.stop()
             await until(lambda: answers)
 

@@ -292,7 +292,7 @@ async def test_a_group_that_is_refused_does_not_take_the_others_of_its_client_al
         peer = desk.peer()
         peer.heartbeat("known", "T1")
         large = {"why": "x" * 200_000}
-        desk.broker.groups.put(*(GroupConfig(f"g{n}", others=large) for n in range(42)), bounded=False)
+        desk.broker.groups.put(*(GroupConfig(f"g{n}", others=large) for n in range(42)))
         desk.broker.consumers.unregister("known", peer.connection, "c1")
         groups = [{"groupName": name} for name in ("new", "known")]
         body = {"clientID": "c1", "consumerDataSet": groups, "producerDataSet": [{"groupName": "p2"}]}

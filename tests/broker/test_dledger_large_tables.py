@@ -12,10 +12,8 @@ import pytest
 import trio
 
 from harness.simulate.scene import Node
-from ledgermq.broker import replicated_tables
-from ledgermq.broker.groups import GroupConfig
-from ledgermq.broker.replicated_tables import ReplicatedTables
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker import table_log
+from ledgermq.broker.table_log import TableLog
 from ledgermq.client.producer import open_producer
 from ledgermq.message.control import OFFSETS_COMMITTED, TABLES_CARRIED
 from ledgermq.message.message import Message
@@ -26,9 +24,8 @@ from ledgermq.testing.history import End
 from ledgermq.world.slices import SLICE_ITEMS
 
 from ..ha.dledger.test_node import hand_over
-from ..turns import counted
-from .test_derived_tables import check_tables_agree, expire, up
 from .test_dledger import Group, scenario
+from .test_tables import check_tables_agree, expire, up
 
 ROWS_MAX = 10
 OFFSETS = 95
@@ -55,7 +52,7 @@ class CallsPerTurn(trio.abc.Instrument):
 
 @pytest.fixture(autouse=True)
 def small_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicated_tables, "ROWS_PER_RECORD_MAX", ROWS_MAX)
+    monkeypatch.setattr(table_log, "ROWS_PER_RECORD_MAX", ROWS_MAX)
 
 
 @pytest.fixture
@@ -66,15 +63,16 @@ def appends(monkeypatch: pytest.MonkeyPatch) -> CallsPerTurn:
     return calls
 
 
-def tables_in(node: Node) -> ReplicatedTables:
-    tables = up(node).replicated
-    assert tables is not None
-    return tables
+def tables_in(node: Node) -> TableLog:
+    return up(node).table_log
 
 
 def kinds_of_events(node: Node) -> list[str]:
     tables = tables_in(node)
-    return [control.kind for _, control in tables.events_between(tables.log_begin, up(node).store.dispatcher.dispatched_offset)]
+    return [
+        control.kind
+        for _, control in tables.events_between(up(node).store.log.min_offset, up(node).store.dispatcher.dispatched_offset)
+    ]
 
 
 async def commit_many(group: Group) -> None:
@@ -102,27 +100,20 @@ async def check_all_know_the_offsets(group: Group) -> None:
         assert sum(topic == "Idle" for topic, _, _ in offsets_of(node)) == OFFSETS, node.host
 
 
-def test_many_changes_at_once_are_appended_in_several_turns(appends: CallsPerTurn) -> None:
-    """Commits, topics and groups; a request that changed them is answered when all are committed."""
+def test_many_commits_at_once_are_appended_in_several_turns(appends: CallsPerTurn) -> None:
 
     async def story(group: Group) -> None:
         leader = await group.master()
         trio.lowlevel.add_instrument(appends)
         await commit_many(group)
-        up(leader).topics.put(*[TopicConfig(f"T{number}") for number in range(35)])
-        await trio.lowlevel.checkpoint()
-        up(leader).groups.put(*[GroupConfig(f"new{number}") for number in range(35)])
-        await tables_in(leader).settled()
         await leader.process.end(End.POWER)
-        new = await group.master()
-        assert {f"T{number}" for number in range(35)} <= up(new).topics.topics.keys()
-        assert {f"new{number}" for number in range(35)} <= up(new).groups.groups.keys()
+        await group.master()
         await group.nursery.start(leader.process.run)
         await check_all_know_the_offsets(group)
         await check_tables_agree(group)
 
     scenario(story)
-    assert appends.most <= 6, "one for each of topics, groups, forbidden bits, commits, leases and deliveries"
+    assert appends.most <= 2, "one for each of commits and deliveries"
 
 
 def test_files_expire_on_disks_without_a_free_byte() -> None:
@@ -202,7 +193,7 @@ def test_a_statement_that_its_leader_did_not_complete_counts_for_nothing(records
         new = await group.master()
         await group.nursery.start(leader.process.run)
         with trio.fail_after(30):
-            while not tables_in(new).stated_from:  # noqa: ASYNC110 - virtual time
+            while not tables_in(new).tables.stated_from:  # noqa: ASYNC110 - virtual time
                 await trio.sleep(0.01)
         empty = next(node for node in group.nodes if node is not new)
         await empty.process.end(End.KILL)
@@ -219,7 +210,7 @@ def test_a_statement_that_its_leader_did_not_complete_counts_for_nothing(records
 
 
 def test_a_statement_does_not_outlast_the_leadership_in_which_it_began() -> None:
-    """What a deletion had removed is back when the node leads again, and the statement passed over it."""
+    """What the node has dropped meanwhile may be missing in its first records."""
 
     async def story(group: Group) -> None:
         await commit_many(group)
@@ -238,28 +229,9 @@ def test_a_statement_does_not_outlast_the_leadership_in_which_it_began() -> None
             while kinds_of_events(leader).count(OFFSETS_COMMITTED) < before + 3:  # noqa: ASYNC110 - virtual time
                 await trio.sleep(0.001)
             tables.stop_leading()
-            tables.begin_leading()
+            tables.lead()
         assert len(refusals) == 1
-        assert not tables.stated_from
-
-    scenario(story)
-
-
-def test_a_new_leader_lists_the_leases_to_append_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them: an earlier leadership of the node may have given some that the log lacks."""
-    monkeypatch.setattr(replicated_tables, "ROWS_PER_SLICE", ROWS_MAX)
-
-    async def story(group: Group) -> None:
-        tables, leases = tables_in(await group.master()), 95
-        tables.stop_leading()
-        tables.locks.apply([["g", "T", "b", number, "c"] for number in range(leases)], 0)
-
-        with counted(lambda: len(tables._leases)) as turns:  # pyright: ignore[reportPrivateUsage]
-            await tables.prepare_to_lead()
-        tables.begin_leading()
-
-        assert turns.most == ROWS_MAX
-        assert len(tables.locks.dirty or ()) == leases
+        assert not tables.tables.stated_from
 
     scenario(story)
 

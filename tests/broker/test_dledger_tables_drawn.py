@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from ledgermq.broker import replicated_tables
+from ledgermq.broker import table_log
 from ledgermq.broker.broker import Broker
 from ledgermq.message.json import dumps
 from ledgermq.remoting.channel import connected
@@ -23,9 +23,9 @@ from ledgermq.testing.history import End
 from ledgermq.world.network import Address
 
 from ..ha.dledger.test_node import hand_over
-from .test_derived_tables import tables_of, up
 from .test_dledger import Group, scenario
 from .test_dledger_requests import SENT, TOPIC
+from .test_tables import tables_of, up
 
 CLIENTS, BLOWS = 6, 1
 DELAYED = "DELAY\x011\x02"
@@ -125,7 +125,7 @@ def test_all_nodes_have_the_tables_of_whoever_leads(
     If messages expire, the tables are appended again in records of two rows each, while requests change them and nodes end; a
     node that was away for too long begins anew, with what the log of the leader has.
     """
-    monkeypatch.setattr(replicated_tables, "ROWS_PER_RECORD_MAX", 2)
+    monkeypatch.setattr(table_log, "ROWS_PER_RECORD_MAX", 2)
 
     async def story(group: Group) -> None:
         rng = random.Random(seed)
@@ -144,7 +144,7 @@ def test_all_nodes_have_the_tables_of_whoever_leads(
         await trio.sleep(2)
         group.fabric.heal()
         await trio.sleep(4)
-        for node in (deposed, *others):  # it keeps commits that only it has, which are in the log once it leads again
+        for node in (deposed, *others):
             if (leader := await group.master()) is not node:
                 await hand_over(group, up(leader), node)
             await trio.sleep(2.5)

@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     before = entries.joined()
 
     with pytest.raises(TableFull, match="the table is full"):
-        entries.put({"b": 1, "c": "1234"})
+        entries.check_room({"b": 1, "c": "1234"})
 
     assert entries.joined() == before
     entries.put({"a": "123456789"})
@@ -70,10 +70,10 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
 def test_a_file_or_a_master_may_hold_more() -> None:
     """A start or a copy must not fail for the bound; only what is new is refused."""
     entries = EncodedEntries("the table", size_max=20)
-    entries.put({"a": "1234567890", "b": "1234567890"}, bounded=False)
+    entries.put({"a": "1234567890", "b": "1234567890"})
 
     with pytest.raises(TableFull):
-        entries.put({"c": 1})
+        entries.check_room({"c": 1})
     entries.put({"b": 1})
     assert orjson.loads(entries.joined()) == {"a": "1234567890", "b": 1}
 
@@ -84,7 +84,7 @@ def test_an_entry_has_a_bound_of_its_own() -> None:
     large = "x" * ENTRY_BYTES_MAX
 
     with pytest.raises(RequestRefused, match=r"an entry of the table has at most 262144 bytes \(got 262154 for 'large'\)"):
-        entries.put({"small": 1, "large": large})
+        entries.check_room({"small": 1, "large": large})
 
     assert entries.size == 0
-    entries.put({"large": large}, bounded=False)
+    entries.put({"large": large})

@@ -13,6 +13,7 @@ from ledgermq.world.slices import SLICE_ITEMS
 def test_an_unknown_group_appears_by_being_used() -> None:
     """With auto-creation on, a group has RocketMQ's defaults."""
     groups = GroupTable.of(BrokerConfig(), lambda: 0)
+    groups.create = groups.put
 
     assert groups.find("g") == GroupConfig("g")
     assert groups.get("g") is not None
@@ -50,7 +51,7 @@ def test_a_stored_table_is_read_back() -> None:
     """Groups, forbidden topics and version survive the file."""
     groups = GroupTable.of(BrokerConfig(), lambda: 0)
     groups.put(GroupConfig("g", retry_max_times=2))
-    groups.set_forbidden("g", "T1", forbidden=True)
+    groups.put_forbidden("g", {"T1": 1})
 
     again = GroupTable.of(BrokerConfig(), lambda: 1, loads(dumps(groups.to_json())))
 
@@ -67,7 +68,7 @@ def test_every_change_notifies_observers() -> None:
     groups.on_change.append(lambda: notified.append(groups.version.counter))
 
     groups.put(GroupConfig("g"))
-    groups.set_forbidden("g", "T", forbidden=True)
+    groups.put_forbidden("g", {"T": 1})
     groups.delete("g")
     groups.delete("g")
 

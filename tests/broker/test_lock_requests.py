@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.broker.deletions import TOPICS_FILE
+from ledgermq.broker.persistence import TOPICS_FILE
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
@@ -77,7 +77,7 @@ async def test_a_lock_for_a_name_of_any_length_is_refused(tmp_path: Path, change
 
 async def test_locks_that_wait_to_be_written_are_bounded(tmp_path: Path) -> None:
     """Each keeps its request and its answer until then; a further one is answered SYSTEM_BUSY and locks nothing."""
-    async with open_desk(tmp_path) as desk:
+    async with open_desk(tmp_path, flush_disk_type="SYNC_FLUSH") as desk:
         desk.broker.topics.put(TopicConfig("T1"))
         desk.broker.dispatcher.waiting_max = 1
         peer = desk.peer()
@@ -86,6 +86,7 @@ async def test_locks_that_wait_to_be_written_are_bounded(tmp_path: Path) -> None
             for queue_id in (0, 1)
         ]
 
+        await desk.settled()
         waits = peer.post(RequestCode.LOCK_BATCH_MQ, None, bodies[0])
         refused = peer.ask(RequestCode.LOCK_BATCH_MQ, None, bodies[1])
 

@@ -143,3 +143,18 @@ async def test_what_was_acknowledged_is_seen_by_the_next_question(tmp_path: Path
         assert sum(range_["maxOffset"] for range_ in stats) == 3
         peer.send("T1", KEYS="k7")
         assert (await peer.ask_waiting(RequestCode.QUERY_MESSAGE, {**query, "key": "k7"})).code == ResponseCode.SUCCESS
+
+
+async def test_a_commit_that_a_slave_hands_over_takes_no_group_back(tmp_path: Path) -> None:
+    """The group may have come further here since; a slave's commit that is ahead counts as any other."""
+    commit = {"consumerGroup": "g", "topic": "T1", "queueId": 0}
+    async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 1, 1))
+        for _ in range(9):
+            desk.put("T1")
+        peer = desk.peer()
+        for offset, forward, expected in ((3, "true", 3), (6, "false", 6), (5, "true", 6), (8, "true", 8), (2, "false", 2)):
+            answer = peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**commit, "commitOffset": offset, "onlyForward": forward})
+
+            assert answer.code == ResponseCode.SUCCESS
+            assert desk.broker.offsets.query("g", "T1", 0) == expected

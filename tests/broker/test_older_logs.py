@@ -130,7 +130,7 @@ def test_messages_of_the_classic_log_are_read_behind_which_the_ledger_goes_on(ho
                 continue
             store = node.broker.store
             assert len(store.query("T", "3", 10, 0, 1 << 62).slices) == 1
-            assert store.earliest_store_time() == min(store.earliest_store_time("T", queue_id) for queue_id in range(2))
+            assert store.earliest_store_time() <= min(store.earliest_store_time("T", queue_id) for queue_id in range(2))
             middle = store.store_time("T", 0, 40)
             assert store.store_time("T", 0, store.offset_by_time("T", 0, middle)) == middle
             assert sum(node.broker.offsets.query("reader", "T", queue_id) or 0 for queue_id in range(2)) >= 64

@@ -18,6 +18,7 @@ from trio.testing import MockClock
 from ledgermq.broker.offsets import ConsumerOffsets
 from ledgermq.broker.persistence import LOG_DERIVED, LOG_OFFSET_KEY, OFFSETS_FILE, Persistence, encoded, encoded_offsets
 from ledgermq.broker.topics import TopicConfig
+from ledgermq.message.control import GROUPS_CHANGED, TOPICS_CHANGED
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.store.json_file import JsonFile
@@ -127,8 +128,8 @@ def orjson_like(value: object) -> bytes:
     return orjson.dumps(value)
 
 
-async def test_a_change_of_a_table_is_refused_while_it_could_not_be_written(tmp_path: Path) -> None:
-    """Answered with success, it would be forgotten by a crash. Commits are taken: groups that go on make room."""
+async def test_a_change_of_a_table_needs_the_log_and_no_file(tmp_path: Path) -> None:
+    """On a full disk it is refused, and commits are taken: groups that go on make room. A file that fails loses no change."""
     disk = SimDisk()
     async with open_desk(tmp_path, attrs.evolve(real_world(), disk=disk)) as desk:
         broker, peer = desk.broker, desk.peer()
@@ -139,6 +140,7 @@ async def test_a_change_of_a_table_is_refused_while_it_could_not_be_written(tmp_
             (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "T", "group": "h", "timestamp": 0, "isForce": "true"}, None),
         ]
         broker.topics.put(TopicConfig("T", 1, 1))
+        desk.put("T")
         broker.offsets.commit("h", "T", 0, 0)
         assert await broker.persistence.write_all()
 
@@ -151,16 +153,16 @@ async def test_a_change_of_a_table_is_refused_while_it_could_not_be_written(tmp_
         broker.store.writability.disk_full = False
         disk.faults.create_error = 1.0
         broker.offsets.commit("h", "T", 0, 1)
-        assert not await broker.persistence.write_all()
-        assert await refused("consumerOffset.json cannot be written (Input/output error)")
+        assert not await broker.persistence.write_all(always=True)
         commit = {"consumerGroup": "h", "topic": "T", "queueId": 0, "commitOffset": 0}
         assert peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == ResponseCode.SUCCESS
         assert broker.topics.get("t") is None
         assert broker.groups.get("g") is None
-
+        answers = [await peer.ask_waiting(code, ext, body) for code, ext, body in requests[:2]]
+        assert [each.code for each in answers] == [ResponseCode.SUCCESS] * 2
+        logged = broker.table_log.events_between(0, broker.store.log.max_offset)
+        assert {control.kind for _, control in logged} >= {TOPICS_CHANGED, GROUPS_CHANGED}
         disk.faults.calm()
-        assert await broker.persistence.write_all()
-        assert (await peer.ask_waiting(*requests[1])).code == ResponseCode.SUCCESS
 
 
 async def test_offsets_are_encoded_in_several_turns_while_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +183,7 @@ async def test_offsets_are_encoded_in_several_turns_while_they_change(monkeypatc
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(change)
-        found = loads(await encoded_offsets(offsets.table))
+        found = loads(await encoded_offsets(offsets))
         turns = at
         nursery.cancel_scope.cancel()
 
@@ -225,20 +227,27 @@ async def test_a_file_taken_in_several_turns_says_of_the_log_what_was_true_befor
 ) -> None:
     """A start applies again all events that the table may lack; a commit during the turns is written by the next write."""
     async with open_desk(tmp_path, flush_consumer_offset_interval=3_600_000) as desk:
-        desk.broker.offsets.commit("g", "T0", 0, 0)
-        before, path = desk.broker.deletions.log_offset, tmp_path / "config" / OFFSETS_FILE
+        broker = desk.broker
 
-        async def encoded_meanwhile(table: Mapping[tuple[str, str], Mapping[int, int]]) -> bytes:
-            content = await encoded_offsets(table)
+        async def commit(offset: int) -> None:
+            broker.offsets.commit("g", "T0", 0, offset)
+            await broker.table_log.append_gathered()
+            broker.store.catch_up()
+
+        await commit(0)
+        before, path = broker.store.dispatcher.dispatched_offset, tmp_path / "config" / OFFSETS_FILE
+
+        async def encoded_meanwhile(offsets: ConsumerOffsets, *, logged: bool) -> bytes:
+            content = await encoded_offsets(offsets, logged=logged)
             desk.put("T0")
-            desk.broker.offsets.commit("g", "T0", 0, 1)
+            await commit(1)
             return content
 
         with monkeypatch.context() as patch:
             patch.setattr("ledgermq.broker.table_files.encoded_offsets", encoded_meanwhile)
-            assert await desk.broker.persistence.write(OFFSETS_FILE)
+            assert await broker.persistence.write(OFFSETS_FILE)
         first = loads(path.read_bytes())
-        assert await desk.broker.persistence.write(OFFSETS_FILE)
+        assert await broker.persistence.write(OFFSETS_FILE)
 
         assert (first[LOG_OFFSET_KEY], first["offsetTable"]) == (before, {"T0@g": {"0": 0}})
         assert loads(path.read_bytes())["offsetTable"]["T0@g"] == {"0": 1}

@@ -157,7 +157,7 @@ async def test_a_pull_that_is_refused_gets_the_reason(tmp_path: Path, fields: Se
         topics, groups = desk.broker.topics, desk.broker.groups
         topics.put(TopicConfig("W", perm=2), TopicConfig("T2"))
         groups.put(GroupConfig("closed", consume_enable=False), GroupConfig("quiet", consume_broadcast_enable=False))
-        groups.set_forbidden("barred", "T1", forbidden=True)
+        groups.put_forbidden("barred", {"T1": 1})
         peer = desk.peer()
         peer.heartbeat("live", "T1")
         peer.heartbeat("quiet", "T1", messageModel="BROADCASTING")

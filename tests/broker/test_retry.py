@@ -10,7 +10,7 @@ import pytest
 from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.layout import decode_record, encode_host
-from ledgermq.message.message import IncomingMessage, MessageQueue, StoredMessage
+from ledgermq.message.message import IncomingMessage, StoredMessage
 from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
@@ -130,8 +130,7 @@ async def test_what_a_client_sends_to_the_retry_topic_itself_is_kept_to_the_same
     async with open_desk(tmp_path) as desk:
         desk.peer().heartbeat("g", "T1")
         if orderly:
-            queue = MessageQueue("T1", "a", 0)
-            desk.broker.locks.lock("g", "c1", [queue], desk.broker.world.clock.monotonic())
+            desk.broker.locks.apply([["g", "T1", "a", 0, "c1"]], desk.broker.world.clock.monotonic())
         properties = encode_properties({"RETRY_TOPIC": "T1", "DELAY": "4"})
         ext = {"a": "g", "b": "%RETRY%g", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": properties, "k": "false"}
 

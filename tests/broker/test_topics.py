@@ -42,31 +42,33 @@ def test_the_template_exists_exactly_while_topics_are_created_by_sending() -> No
     topics = TopicTable.of(BrokerConfig(auto_create_topic_enable=False), lambda: 0, stored)
 
     assert topics.get(TEMPLATE_TOPIC) is None
-    assert topics.create_by_send("T1", TEMPLATE_TOPIC, 4) is None
+    assert topics.for_send("T1", TEMPLATE_TOPIC, 4) is None
 
 
 def test_the_first_send_creates_a_topic_after_the_template() -> None:
     """The producer's wish bounds the queues, and the right to inherit is not inherited."""
     topics = table()
 
-    created = topics.create_by_send("T1", TEMPLATE_TOPIC, 4)
+    created = topics.for_send("T1", TEMPLATE_TOPIC, 4)
 
+    assert created is not None
     assert created == TopicConfig("T1", 4, 4, 6)
-    assert topics.get("T1") is created
-    assert topics.create_by_send("T2", TEMPLATE_TOPIC, 99) == TopicConfig("T2", 8, 8, 6)
+    topics.put(created)
+    assert topics.for_send("T1", TEMPLATE_TOPIC, 99) is created
+    assert topics.for_send("T2", TEMPLATE_TOPIC, 99) == TopicConfig("T2", 8, 8, 6)
 
 
 @pytest.mark.parametrize("template", ["SELF_TEST_TOPIC", "nothing", ""])
 def test_only_a_template_that_passes_its_permissions_on_creates(template: str) -> None:
     """An ordinary or unknown template creates nothing."""
-    assert table().create_by_send("T1", template, 4) is None
+    assert table().for_send("T1", template, 4) is None
 
 
 @pytest.mark.parametrize(("name", "good"), [("T-1_%|", True), ("", False), ("a b", False), ("ü", False), ("x" * 128, False)])
 def test_names_are_checked(name: str, good: bool) -> None:
     """A topic has 1 to 127 of RocketMQ's characters."""
     assert (topic_name_fault(name) is None) is good
-    assert (table().create_by_send(name, TEMPLATE_TOPIC, 4) is not None) is good
+    assert (table().for_send(name, TEMPLATE_TOPIC, 4) is not None) is good
 
 
 def test_every_change_takes_a_version_and_notifies_observers() -> None:
@@ -176,7 +178,7 @@ def test_a_topic_that_no_registration_could_carry_is_refused(monkeypatch: pytest
     monkeypatch.setattr(topics._entries, "size_max", topics._entries.size + 100)  # pyright: ignore[reportPrivateUsage]
 
     with pytest.raises(TableFull, match="the table of topics is full"):
-        topics.create_for_group("%RETRY%g", 1)
+        topics.check_room([topics.for_group("%RETRY%g", 1)])
 
     assert topics.wrapper() == before
     assert "%RETRY%g" not in topics.topics

@@ -46,7 +46,7 @@ def test_a_store_is_dumped_and_verified(runner: Run, store: Path) -> None:
     assert only.endswith("offset 0  one")
 
     sound = runner("store", "verify", str(store)).stdout
-    assert "3 records in 1 queues" in sound
+    assert "4 records in 1 queues" in sound
     assert sound.endswith("sound\n")
 
     (log,) = (store / "commitlog").iterdir()

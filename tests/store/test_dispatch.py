@@ -172,7 +172,7 @@ async def test_events_of_large_tables_are_applied_in_several_rounds(
             dispatcher.cut(0)
 
         applied: list[int] = [0]
-        store.events.on_event.append(lambda _: applied.append(applied.pop() + 1))
+        store.events.on_event.append(lambda _, __: applied.append(applied.pop() + 1))
         while store.dispatch_behind_bytes:
             assert dispatcher.round()
             applied.append(0)
@@ -191,7 +191,7 @@ async def test_small_events_are_applied_in_several_rounds(tmp_path: Path, autoju
             dispatcher.cut(0)
 
         applied = [0]
-        store.events.on_event.append(lambda _: applied.append(applied.pop() + 1))
+        store.events.on_event.append(lambda _, __: applied.append(applied.pop() + 1))
         while store.dispatch_behind_bytes:
             assert dispatcher.round()
             applied.append(0)

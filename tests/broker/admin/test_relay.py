@@ -328,7 +328,8 @@ async def test_a_reset_ends_when_the_broker_stops_deciding_and_says_how_far_it_c
     done = len(desk.broker.offsets.of("g1", "T1"))
     assert done < 5000
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert answer.remark == f"another node leads: g1 was reset on {done} queues of T1, and not on those from {done} on"
+    remark = answer.remark or ""
+    assert remark.startswith(f"another node leads: g1 was reset on {done} queues of T1, and not on those from {done} on; ")
 
 
 async def test_a_reset_is_sent_to_many_consumers_in_several_turns_and_once_to_each_connection(desk: Desk) -> None:

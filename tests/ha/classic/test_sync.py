@@ -112,6 +112,22 @@ class Tables:
     offsets: Offsets = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
     adoptions: int = 0
     asked: int = 0
+    in_log: bool = False
+    copied_end: int | None = None
+    commits: list[tuple[str, str, int, int]] = attrs.field(factory=list[tuple[str, str, int, int]])
+
+    async def take_logged_offsets(self, offsets: Offsets) -> None:
+        self.offsets = offsets
+
+    def copied(self, end: int) -> None:
+        self.copied_end = end
+
+    def commits_here(self, masters_end: float) -> list[tuple[str, str, int, int]]:
+        assert masters_end == 700
+        return list(self.commits)
+
+    def handed(self, topic: str, group: str, queue_id: int) -> None:
+        self.commits = [each for each in self.commits if each[:3] != (topic, group, queue_id)]
 
     def asking(self) -> None:
         self.asked += 1
@@ -193,17 +209,55 @@ async def serving(master: Master) -> AsyncGenerator[Address]:
         nursery.cancel_scope.cancel()
 
 
-async def test_one_round_brings_every_table_in_rocketmqs_order() -> None:
-    """Topics, consumer offsets, delay offsets, groups; integer keys without quotes as fastjson writes them."""
+async def test_one_round_brings_every_table() -> None:
+    """Delay offsets, topics, consumer offsets, groups; integer keys without quotes as fastjson writes them."""
     master, tables = Master(dict(BODIES)), Tables()
     async with serving(master) as address:
         sync = ConfigSync(tables, TcpNetwork())
         await sync.round(address)
 
-    assert [request.code for request in master.asked] == [21, 43, 45, 201]
+    assert [request.code for request in master.asked] == [45, 21, 43, 201]
     assert tables.offsets == {KEY: {0: 5, 1: 6}}
     assert tables.taken.keys() == {"topics", "delay", "groups"}
     assert (sync.rounds, tables.adoptions, tables.asked) == (1, 0, 4)
+
+
+async def test_a_master_whose_tables_are_in_its_log_is_asked_for_nothing_else() -> None:
+    """Only what consumers have committed here is handed to it, and only forward; what it has come to itself stays."""
+    master, tables = (
+        Master({**BODIES, RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:5},"tablesLogOffset":700}'}),
+        Tables(),
+    )
+    tables.in_log, tables.commits = True, [("T", "G", 0, 9)]
+    async with serving(master) as address:
+        sync = ConfigSync(tables, TcpNetwork())
+        await sync.round(address)
+
+    assert [request.code for request in master.asked] == [45, 15]
+    assert master.asked[1].ext == {
+        "topic": "T",
+        "consumerGroup": "G",
+        "queueId": "0",
+        "commitOffset": "9",
+        "onlyForward": "true",
+    }
+    assert (tables.commits, tables.taken, tables.copied_end, sync.rounds) == ([], {}, None, 1)
+
+
+async def test_a_slave_whose_tables_came_from_another_log_copies_them_once() -> None:
+    """Whatever their version is; they are what the log says once it is derived up to where the master was then."""
+    master, tables = (
+        Master({**BODIES, RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:5},"tablesLogOffset":700}'}),
+        Tables(),
+    )
+    tables.taken["topics"] = {"dataVersion": VERSION}
+    async with serving(master) as address:
+        await ConfigSync(tables, TcpNetwork()).round(address)
+
+    assert [request.code for request in master.asked] == [45, 21, 43, 201, 45]
+    assert tables.offsets == {KEY: {0: 5, 1: 6}}
+    assert tables.taken["topics"]["topicConfigTable"].keys() == {"T"}
+    assert tables.copied_end == 700
 
 
 @pytest.mark.parametrize("masters", [b"", b"other", b"secret"])
@@ -271,7 +325,7 @@ async def test_offsets_committed_here_are_committed_at_the_master() -> None:
         await sync.round(address)
 
     commits = [request.ext for request in master.asked if request.code == RequestCode.UPDATE_CONSUMER_OFFSET]
-    assert commits == [{"topic": "T", "consumerGroup": "G", "queueId": "1", "commitOffset": "60"}]
+    assert commits == [{"topic": "T", "consumerGroup": "G", "queueId": "1", "commitOffset": "60", "onlyForward": "true"}]
     assert tables.offsets[KEY] == {0: 5, 1: 60}
 
 

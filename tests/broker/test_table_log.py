@@ -8,6 +8,8 @@ import trio
 from harness.simulate.scene import Node
 from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.broker.groups import GroupConfig
+from ledgermq.broker.table_log import Applied
+from ledgermq.broker.tables import groups_event
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, open_consumer
 from ledgermq.client.producer import open_producer
@@ -101,15 +103,17 @@ def test_a_leader_that_was_deposed_while_it_carried_out_a_request_does_not_confi
     async def story(group: Group) -> None:
         leader = await group.master()
         assert leader.broker is not None
-        assert leader.broker.replicated is not None
-        await leader.broker.replicated.settled()
+        tables = leader.broker.table_log
+        settling = Applied(tables, gathered=True)
+        leader.broker.offsets.reset("g", "T", 0, 0)
+        settled = settling.settling()
+        assert settled is not None
         group.fabric.part([leader.machine.host], [node.machine.host for node in group.nodes if node is not leader])
         with trio.fail_after(5):
             while leader.broker.role.takes_puts:  # noqa: ASYNC110 - virtual time
                 await trio.sleep(0.01)
-        leader.broker.offsets.reset("g", "T", 0, 0)
         with pytest.raises(RequestRefused, match="whether the change was made is unknown: the broker is a candidate"):
-            await leader.broker.replicated.settled()
+            await settled()
         group.fabric.heal()
 
     scenario(story)
@@ -216,7 +220,7 @@ def test_an_entry_that_fits_no_record_stops_no_other_change() -> None:
         leader = await group.master()
         assert leader.broker is not None
         large = GroupConfig("large", others={"attributes": {"why": "x" * 70_000}})
-        leader.broker.groups.put(large, GroupConfig("small"), bounded=False)
+        leader.broker.table_log._propose_entries({}, {"large": large, "small": GroupConfig("small")}, groups_event)  # pyright: ignore[reportPrivateUsage]
         answer = await ask(group, leader, RequestCode.UPDATE_AND_CREATE_TOPIC, CREATE_TOPIC)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         await leader.process.end(End.POWER)
