@@ -6,7 +6,9 @@ Processes that read files do not import what only brokers need.
 # ruff: noqa: PLC0415 - for this reason
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import attrs
@@ -53,6 +55,7 @@ class TaskReader:
 
     def read(self, task: Task) -> Iterator[Any]:
         """Read a task's messages as Arrow record batches."""
+        _exclude_modules_from_collections()
         options = self.options
         reader = Reader(Batches(self.columns), options.content, options.fail_on_data_loss, warn)
         place = options.place
@@ -69,3 +72,12 @@ class TaskReader:
                 store = Store(path, name)
                 store.check()
                 yield from read_segments(store, own, reader)
+
+
+@cache
+def _exclude_modules_from_collections() -> None:
+    """Exclude the objects that a worker has now, which are those of modules, from the collections of garbage.
+
+    PySpark collects after each task, and these objects live as long as the worker does.
+    """
+    gc.freeze()

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .errors import NoSpark
+from .python import python_for_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ def register(spark: SparkSession) -> None:
 
     context: Any = getattr(spark, "sparkContext", None)  # a session of Spark Connect has none
     if context is not None and "PYSPARK_PYTHON" not in os.environ and context.master.startswith("local"):
-        context.pythonExec = sys.executable
+        context.pythonExec = python_for_workers()
     spark.dataSource.register(LedgermqDataSource)
     if context is not None:
         classic: Any = spark

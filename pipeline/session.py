@@ -159,7 +159,7 @@ def _environment(master: str) -> Generator[None]:
     wanted = {
         "JAVA_HOME": java_home_for_spark(find_java()),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": python_for_workers(),  # with which the JVM starts what finds and plans a source in Python
     }
     if _on_this_machine(master):
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -5,10 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ledgermq.pipeline import register
 from ledgermq.pipeline.python import python_for_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SHOW = "import os, sys; print(os.environ['PYTHONPATH'], sys.prefix, *sys.argv[1:], sep='|')"
 
@@ -50,3 +55,22 @@ def test_python_itself_is_started_if_no_script_can_be_kept(monkeypatch: pytest.M
     monkeypatch.setattr("ledgermq.pipeline.scripts._write", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
 
     assert python_for_workers({}) == sys.executable
+
+
+def test_no_worker_imports_pyspark_from_its_archive(spark: SparkSession) -> None:
+    """Neither those that find a source and plan a read, nor those of a source that was registered or of a task."""
+    context: Any = spark.sparkContext
+    jvm = context._jvm
+    register(spark)
+
+    pythons = [jvm.System.getenv("PYSPARK_DRIVER_PYTHON"), context.pythonExec]
+    imported = [
+        subprocess.run(
+            [python, "-c", "import pyspark; print(pyspark.__file__)"],
+            env={"PYTHONPATH": jvm.org.apache.spark.api.python.PythonUtils.sparkPythonPath()},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for python in pythons
+    ]  # fmt: skip
+
+    assert not [path for path in imported if ".zip" in path]
