@@ -64,8 +64,7 @@ def test_the_examples_do_what_they_say(
 
     for page in ("README.md", "docs/pipeline.md"):
         for program in programs(page):
-            placed = re.sub(r"\borders(?=/|-checkpoint)", f"{tmp_path}/orders", program)  # where the JVM runs is not our choice
-            exec(compile(placed.replace("127.0.0.1:9876", broker.namesrv), page, "exec"), {})  # noqa: S102
+            run_program(program, broker.namesrv, tmp_path)
     tables = capsys.readouterr().out
     assert tables.count("paid|   20|") == 1
     assert tables.count("only showing top 20 rows") == 1
@@ -103,9 +102,43 @@ def test_the_demo_shows_a_table_a_plot_and_files(
     assert len(list((tmp_path / "orders").rglob("*.parquet"))) == 1
 
 
-def programs(page: str) -> list[str]:
-    """Return the programs in Python on a page that start a session of Spark."""
+def test_a_batch_that_is_repeated_is_in_the_delta_table_once(
+    spark: SparkSession, broker: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe's checkpoint loses the note that its last batch was written, as if the driver had been killed before."""
+    deltalake = pytest.importorskip("deltalake", reason="the recipe needs the package deltalake, which no extra brings")
+    create_topic(broker.namesrv, "delta", 2)
+    send(broker.namesrv, "delta", 40)
+    monkeypatch.setattr("ledgermq.pipeline.session.session", lambda: Shared(spark))
+    (recipe,) = programs("docs/pipeline.md", needs_deltalake=True)
+    recipe = recipe.replace('"subscribe": "orders"', '"subscribe": "delta"')
+
+    run_program(recipe, broker.namesrv, tmp_path)
+    commits = tmp_path / "orders-checkpoint-of-delta" / "commits"
+    last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    for name in (last.name, f".{last.name}.crc"):
+        (commits / name).unlink(missing_ok=True)
+    run_program(recipe, broker.namesrv, tmp_path)
+
+    assert last.exists()
+    table = deltalake.DeltaTable(f"{tmp_path}/orders-delta").to_pyarrow_table()
+    assert sorted(table["body"].to_pylist()) == sorted(all_bodies(broker.namesrv, "delta"))
+    assert table.num_rows == 40
+
+
+def run_program(program: str, namesrv: str, directory: Path) -> None:
+    """Run a program of a page with files in a directory, because where the JVM runs is not our choice."""
+    placed = re.sub(r"\borders(?=/|-checkpoint|-delta)", f"{directory}/orders", program)
+    exec(compile(placed.replace("127.0.0.1:9876", namesrv), "a page", "exec"), {})  # noqa: S102
+
+
+def programs(page: str, *, needs_deltalake: bool = False) -> list[str]:
+    """Return the programs in Python on a page that start a session of Spark, with or without the package deltalake."""
     text = (ROOT / page).read_text("utf-8")
-    found = [each for each in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if "session()" in each]
+    found = [
+        each
+        for each in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        if "session()" in each and ("from deltalake" in each) == needs_deltalake
+    ]
     assert found, page
     return found
