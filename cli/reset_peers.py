@@ -12,16 +12,17 @@ from ..world.address import Address
 from ..world.real import real_world
 
 
-def _address(_context: click.Context, _parameter: click.Parameter, text: str) -> Address:
+def address_of(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Address | None:
+    """Read an option `HOST:PORT`; None if it was not given."""
     try:
-        return Address.parse(text)
+        return Address.parse(text) if text is not None else None
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
 
 @click.command("reset-peers")
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
-@click.option("--address", required=True, callback=_address, help="Where this node listens for the others, HOST:PORT.")
+@click.option("--address", required=True, callback=address_of, help="Where this node listens for the others, HOST:PORT.")
 @click.option("--node", help="Its dLegerSelfId, if the store holds several ledgers.")
 @click.option("--data", default="", help="storePathDLedgerCommitLog, if it was changed since the node last ran.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

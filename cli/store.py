@@ -18,6 +18,9 @@ from ..store.cutting import Losses, accept_missing, cut_log, losses_of
 from ..store.errors import StoreError
 from ..store.offline import LogFile, LogRecord, Report, read_log, read_queue, stores_below, verify
 from ..world.real import real_world
+from .backup import backup
+from .backup import restore_store as restore
+from .backup import verify as verify_backup
 from .clients import json_option
 from .output import print_json, stored_fields, text_or_hex, when
 from .reasons import SuggestingGroup
@@ -178,5 +181,8 @@ def _print_losses(losses: Losses) -> None:
         click.echo("no message")
 
 
+command.add_command(backup)
+command.add_command(verify_backup)
+command.add_command(restore)
 command.add_command(reset_peers)
 command.add_command(to_classic)

@@ -11,12 +11,11 @@ import attrs
 from ..message.layout import Check, check_record, span_of, topic_of
 from ..message.numbers import is_digits
 from ..world.disk import Disk
+from ..world.files import copy_sparse
 from .checkpoint import Checkpoint
 from .errors import NoSuchOffset
 from .locking import lock_store
 from .segments import Segments
-
-COPY_BYTES = 1 << 20
 
 
 @attrs.define(eq=False)
@@ -164,14 +163,6 @@ def _move_aside(disk: Disk, segments: Segments, offset: int) -> str:
     disk.make_directories(aside)
     for segment in segments.files:
         if segment.start + segment.size > offset:
-            copy = disk.open(f"{aside}/{segment.start:020d}", create_size=segment.size)
-            try:
-                for at in range(0, segment.size, COPY_BYTES):
-                    piece = segment.file.read(at, COPY_BYTES)
-                    if piece.count(0) != len(piece):  # a piece of zeros stays a hole in the copy
-                        copy.write(piece, at)
-                copy.sync()
-            finally:
-                copy.close()
+            copy_sparse(disk, segment.file, f"{aside}/{segment.start:020d}")
     disk.sync_directory(aside)
     return aside

@@ -6,6 +6,8 @@ StoreError
 ├── MissingLog           no file of the log is left in its directory
 ├── MissingSegment       a file of the log is missing before or between others
 ├── LogOfOtherMode       the messages of the store are in a log that the configured mode does not read
+├── BackupRefused        nothing can be backed up or restored as asked
+├── DamagedBackup        an object of a backup is missing or not what was backed up
 ├── UnfinishedCopy       the store is a copy that was not finished
 ├── LinkInStore          a symbolic link where only files and directories of the store may be
 ├── ForeignQueues        consume queues of a kind that only RocketMQ reads
@@ -45,6 +47,18 @@ class StoreInUse(StoreError):
             "its own (storePathRootDir, storePathCommitLog, storePathDLedgerCommitLog)"
         )
         self.path = path
+
+
+class BackupRefused(StoreError):
+    """A backup or restoration that is not possible; the text says why, and what was not done."""
+
+
+class DamagedBackup(StoreError):
+    """The object `name` of a backup is missing, or not what was backed up."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} of the backup is damaged: {reason}")
+        self.name = name
 
 
 class WrongSegmentSize(StoreError):

@@ -15,6 +15,7 @@ import attrs
 from ..message.fields import Buffer
 from ..message.numbers import is_digits
 from ..world.disk import Disk, DiskFile
+from ..world.files import copy_sparse
 from .errors import LinkInStore, WrongSegmentSize
 from .queue_files import OpenFiles, QueueFile
 
@@ -89,6 +90,10 @@ class Segment:
         self.file.clear(position)
         self.file.sync()
         self.wrote = position
+
+    def exchange(self, file: DiskFile) -> None:
+        """Read and write `file` from now on, which has the same bytes; readers in other threads see one of both."""
+        self.file, self._view = file, None
 
     def close(self) -> None:
         self._view = None
@@ -269,12 +274,28 @@ class Segments:
             if 0 < size <= self.disk.usage(self.directory).free // 2:
                 last.file.reserve(last.wrote, size)
 
+    def own(self, segment: Segment) -> None:
+        """Replace a file that has a second name by a copy, before a byte of it is changed: the other name is that of a backup.
+
+        Raises:
+            OSError: the disk refused. The file is as it was.
+        """
+        if self.disk.link_count(segment.path) == 1:
+            return
+        copy, shared = f"{segment.path}.tmp", segment.file
+        copy_sparse(self.disk, shared, copy)
+        self.disk.replace(copy, segment.path)
+        self.disk.sync_directory(self.directory)
+        segment.exchange(self._opened(segment.path))
+        shared.close()
+
     def truncate(self, offset: int) -> None:
         """Cut the run at `offset`: later files are deleted, and the one that holds it reads as zeros from there on."""
         while self.files and self.files[-1].start >= offset and len(self.files) > 1:
             self.remove(self.files[-1])
         if self.files:
             last = self.files[-1]
+            self.own(last)
             last.cut(min(max(offset - last.start, 0), self.segment_size))
             self.disk.sync_directory(self.directory)
 

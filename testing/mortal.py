@@ -134,6 +134,13 @@ class MortalDisk:
         self.life.check()
         self.inner.replace(source, target)
 
+    def link(self, source: str, target: str) -> None:
+        self.life.check()
+        self.inner.link(source, target)
+
+    def link_count(self, path: str) -> int:
+        return self.inner.link_count(path)
+
     def sync_directory(self, path: str) -> None:
         self.life.check()
         self.inner.sync_directory(path)

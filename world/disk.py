@@ -161,6 +161,19 @@ class Disk(Protocol):
         """Rename `source` over `target`; a crash leaves one or the other, and the new one once `sync_directory` returned."""
         ...
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name, which both name the same bytes until one of them is replaced.
+
+        Raises:
+            FileExistsError: there is a file `target`.
+            OSError: the names are on different file systems, or this one knows no second names.
+        """
+        ...
+
+    def link_count(self, path: str) -> int:
+        """How many names a file has."""
+        ...
+
     def sync_directory(self, path: str) -> None: ...
     def usage(self, path: str) -> DiskUsage: ...
 
@@ -319,6 +332,12 @@ class RealDisk:
 
     def replace(self, source: str, target: str) -> None:
         os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def link_count(self, path: str) -> int:
+        return os.stat(path).st_nlink
 
     def sync_directory(self, path: str) -> None:
         if not hasattr(os, "O_DIRECTORY"):  # Windows opens no directories

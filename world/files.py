@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import posixpath
 
-from .disk import Disk
+from .disk import Disk, DiskFile
+
+PIECE_BYTES = 1 << 20
+"""How many bytes of a large file are copied at a time."""
 
 
 def read_file(disk: Disk, path: str) -> bytes:
@@ -13,7 +16,7 @@ def read_file(disk: Disk, path: str) -> bytes:
     Raises:
         FileNotFoundError: no such file.
     """
-    file = disk.open(path)
+    file = disk.open(path, read_only=True)
     try:
         return file.read(0, file.size)
     finally:
@@ -44,6 +47,26 @@ def _write_new(disk: Disk, path: str, content: bytes) -> None:
     file = disk.open(path, create_size=0)
     try:
         file.write(content, 0)
+        file.sync()
+    finally:
+        file.close()
+
+
+def copy_sparse(disk: Disk, source: DiskFile, path: str) -> None:
+    """Copy a file to `path`, in place of one of that name; pieces of zeros stay holes.
+
+    Raises:
+        OSError: the disk refused. A part of the copy may exist.
+    Durability: on return the bytes survive a power cut, and the name once `sync_directory` has returned.
+    """
+    if disk.exists(path):
+        disk.remove(path)
+    file = disk.open(path, create_size=source.size)
+    try:
+        for at in range(0, source.size, PIECE_BYTES):
+            piece = source.read(at, PIECE_BYTES)
+            if piece.count(0) != len(piece):
+                file.write(piece, at)
         file.sync()
     finally:
         file.close()

@@ -174,6 +174,17 @@ class MemoryDisk:
         self._check_directory(target)
         self.files[target] = self.files.pop(source)
 
+    def link(self, source: str, target: str) -> None:
+        self.open(source)
+        if target in self.files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        self._check_directory(target)
+        self.files[target] = self.files[source]
+
+    def link_count(self, path: str) -> int:
+        self.open(path)
+        return sum(content is self.files[path] for content in self.files.values())
+
     def sync_directory(self, path: str) -> None:
         if path and path not in (".", "/") and path not in self.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

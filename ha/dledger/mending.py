@@ -149,6 +149,7 @@ class Mending:
         position, size = ledger.place_of(index)
         segment = ledger.data.find(position)
         assert segment is not None
+        ledger.data.own(segment)
         segment.file.write(copy.entry, position - segment.start)
         ledger.data.sync(position, position + size)
         self._asked.pop(index, None)

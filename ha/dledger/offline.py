@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ...message.layout import Check, RecordSpan, check_record
-from ...store.offline import LogFile, files_in, log_files
+from ...store.backup import LogPart
+from ...store.offline import LogFile, Look, files_in, log_files, look_at_record
 from ...world.disk import Disk
-from .checkpoint import CheckpointFile
+from .checkpoint import Checkpoint, CheckpointFile
 from .layout import BLANK, BLANK_SIZE, ENTRY, HEADER_SIZE, MAGIC_BLANK, MAGIC_ENTRY
 from .reset_peers import DIRECTORY_PREFIX
 from .walk import body_is_sound, is_message
@@ -19,12 +20,41 @@ def all_log_files(disk: Disk, root: str) -> list[LogFile]:
     Raises:
         OSError: a file cannot be read.
     """
-    found = log_files(disk, root)
+    return sorted((file for part in log_parts(disk, root) for file in part.files), key=lambda file: file.start)
+
+
+def log_parts(disk: Disk, root: str) -> list[LogPart]:
+    """The same files by their directories, and the small files that a restored ledger needs.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    parts = [LogPart("commitlog", log_files(disk, root))]
     for name in disk.list_directory(root):
         if name.startswith(DIRECTORY_PREFIX):
             elsewhere = CheckpointFile(disk, f"{root}/{name}").load().data_directory
-            found += files_in(disk, elsewhere or f"{root}/{name}/data", look_at_entry)
-    return sorted(found, key=lambda file: file.start)
+            files = files_in(disk, elsewhere or f"{root}/{name}/data", look_at_entry)
+            parts.append(LogPart(f"{name}/data", files, (f"{name}/checkpoint", f"{name}/currterm")))
+    return parts
+
+
+def look_of(directory: str) -> Look:
+    """How the log in a directory of a store frames its records."""
+    return look_at_entry if directory.startswith(DIRECTORY_PREFIX) else look_at_record
+
+
+def forget_what_was_synced(disk: Disk, root: str) -> None:
+    """Let a start read the whole ledger of a restored store, because its checkpoint may be newer than the log, or older.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    for name in disk.list_directory(root):
+        if name.startswith(DIRECTORY_PREFIX):
+            file = CheckpointFile(disk, f"{root}/{name}")
+            found = file.load()
+            kept = ("begin_index", "begin_position", "before_term", "configurations")
+            file.save(Checkpoint(**{key: getattr(found, key) for key in kept}))
 
 
 def look_at_entry(file: LogFile, position: int) -> tuple[Check, RecordSpan | None, int]:

@@ -211,7 +211,7 @@ class SimDisk:
 
     def allocated_bytes(self) -> int:
         """How many bytes of the medium the files use."""
-        return SECTOR * sum(len(inode.allocated) for inode in self._names.files.values())
+        return SECTOR * sum(len(inode.allocated) for inode in set(self._names.files.values()))
 
     def is_durable(self, path: str, position: int, size: int) -> bool:
         """Whether a power cut at this moment would surely leave these bytes of a file as they are."""
@@ -404,6 +404,18 @@ class SimDisk:
         self._check_directory(_parent(target), target)
         self._check_change("rename_eio")
         self._change((_parent(source), _parent(target)), lambda names: names.rename(source, target))
+
+    def link(self, source: str, target: str) -> None:
+        inode = self._inode(source)
+        if target in self._names.files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        self._check_directory(_parent(target), target)
+        self._check_change("link_eio")
+        self._change((_parent(target),), lambda names: names.files.__setitem__(target, inode))
+
+    def link_count(self, path: str) -> int:
+        inode = self._inode(path)
+        return sum(other is inode for other in self._names.files.values())
 
     def sync_directory(self, path: str) -> None:
         self.check_power()

@@ -183,5 +183,6 @@ class Names:
 
     def backup(self) -> Names:
         """The same names, for copies of the files."""
-        files = {path: inode.copy() for path, inode in self.files.items()}
+        copies = {inode: inode.copy() for inode in self.files.values()}
+        files = {path: copies[inode] for path, inode in self.files.items()}
         return Names(files, set(self.directories), {inode: inode.size for inode in files.values()})

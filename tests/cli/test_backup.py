@@ -1,0 +1,104 @@
+"""The commands that back up a running broker and restore what they kept, on real files."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run, Start
+
+
+def bodies(runner: Run, store: Path) -> list[str]:
+    lines = runner("store", "dump", str(store), "--topic", "T", "--json").stdout.splitlines()
+    return [json.loads(line)["body"] for line in lines]
+
+
+@pytest.fixture
+def address(start: Start, runner: Run, tmp_path: Path) -> str:
+    """The name server of a broker that runs, and has three messages."""
+    cluster = start("up", "--port", "0", "--broker-port", "0", "--store", str(tmp_path / "store"))
+    address = cluster.wait_for(r"name server +(\S+:\d+)\n")[1]
+    runner("topic", "create", "T", "--queues", "1", namesrv=address)
+    runner("send", "T", "one", "two", "three", namesrv=address)
+    return address
+
+
+def test_a_running_broker_is_backed_up_and_restored(runner: Run, address: str, tmp_path: Path) -> None:
+    """A second point adds only what is new, a moment between the points is restored, and damage is found."""
+    store, kept = str(tmp_path / "store/broker-a"), tmp_path / "kept"
+
+    first = json.loads(runner("store", "backup", store, str(kept), "--json").stdout)
+    runner("send", "T", "four", namesrv=address)
+    runner("send", "T", "five", namesrv=address)
+    second = json.loads(runner("store", "backup", store, str(kept), "--json").stdout)
+
+    assert second["copied_bytes"] + second["linked_bytes"] == second["end"] - first["end"] > 0
+    assert runner("store", "verify-backup", str(kept)).stdout.endswith("\nsound\n")
+    said = runner("store", "restore", str(kept), str(tmp_path / "all")).stdout
+    assert f"restored physical offsets 0 to {second['end']}\n" in said
+    assert bodies(runner, tmp_path / "all") == ["one", "two", "three", "four", "five"]
+    four = json.loads(runner("store", "dump", str(tmp_path / "all"), "--topic", "T", "--json").stdout.splitlines()[3])
+    runner("store", "restore", str(kept), str(tmp_path / "some"), "--until", str(four["store_timestamp"]))
+    assert bodies(runner, tmp_path / "some") == ["one", "two", "three", "four"]
+    assert runner("store", "verify", str(tmp_path / "some")).stdout.endswith("sound\n")
+
+    (piece, *_) = (kept / "commitlog").iterdir()
+    piece.write_bytes(b"x" + piece.read_bytes()[1:])
+    assert f"commitlog/{piece.name} of the backup is damaged" in runner("store", "verify-backup", str(kept), status=1).stdout
+    refused = runner("store", "restore", str(kept), str(tmp_path / "damaged"), status=1).stderr
+    assert f"commitlog/{piece.name} of the backup is damaged" in refused
+    unopened = runner("broker", "--listenPort", "0", "--storePathRootDir", str(tmp_path / "damaged"), status=1).stderr
+    assert "commitlog-unfinished" in unopened
+
+
+def test_commands_keep_the_objects(runner: Run, address: str, tmp_path: Path) -> None:
+    """As those of an object store do; the directory has the manifests, and a command that fails adds no point."""
+    del address
+    store, objects = str(tmp_path / "store/broker-a"), tmp_path / "objects"
+    program = "import pathlib,sys; p=pathlib.Path(sys.argv[1]); p.parent.mkdir(parents=True,exist_ok=True); "
+    put = f"{sys.executable} -c '{program}p.write_bytes(sys.stdin.buffer.read())' {objects}/{{}}"
+    get = f"{sys.executable} -c '{program}sys.stdout.buffer.write(p.read_bytes())' {objects}/{{}}"
+    kept = str(tmp_path / "kept")
+
+    failed = runner("store", "backup", store, kept, "--put", "false {}", status=1).stderr
+    assert re.search(r"`false commitlog/0+-\d+` ended with status 1; .* was not stored", failed)
+    assert "needs a {}" in runner("store", "backup", store, kept, "--put", "cat", status=2).stderr
+    runner("store", "backup", store, kept, "--put", put)
+
+    assert not (tmp_path / "kept/commitlog").exists()
+    assert runner("store", "verify-backup", kept, "--get", get).stdout.endswith("\nsound\n")
+    runner("store", "restore", kept, str(tmp_path / "restored"), "--get", get)
+    assert bodies(runner, tmp_path / "restored") == ["one", "two", "three"]
+    (piece,) = (objects / "commitlog").iterdir()
+    piece.unlink()
+    assert "ended with status 1" in runner("store", "restore", kept, str(tmp_path / "none"), "--get", get, status=1).stderr
+
+
+def test_what_cannot_be_backed_up_or_restored_is_named(runner: Run, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    assert "no record" in runner("store", "backup", str(empty), str(tmp_path / "kept"), status=1).stderr
+    assert "has no point" in runner("store", "verify-backup", str(empty), status=1).stdout
+    assert "has no point; nothing was restored" in runner("store", "restore", str(empty), str(tmp_path / "t"), status=1).stderr
+
+
+def test_a_node_of_a_group_is_restored_as_its_only_voter(start: Start, runner: Run, tmp_path: Path) -> None:
+    """The address is needed, and the restored store is a ledger that reset-peers has given to this node alone."""
+    cluster = start("up", "--port", "0", "--broker-port", "0", "--mode", "dledger", "--store", str(tmp_path / "store"))
+    address = cluster.wait_for(r"name server +(\S+:\d+)\n")[1]
+    runner("topic", "create", "T", "--queues", "1", namesrv=address)
+    runner("send", "T", "one", "two", namesrv=address)
+    store = next(path for path in sorted((tmp_path / "store").iterdir()) if any(path.glob("dledger-n1")))
+
+    runner("store", "backup", str(store), str(tmp_path / "kept"))
+
+    target = str(tmp_path / "fork")
+    assert "--address is needed" in runner("store", "restore", str(tmp_path / "kept"), target, status=2).stderr
+    runner("store", "restore", str(tmp_path / "kept"), target, "--address", "127.0.0.1:40999")
+    assert bodies(runner, tmp_path / "fork") == ["one", "two"]
+    assert "voters by its log: n1\n" in runner("store", "reset-peers", target, "--address", "127.0.0.1:40999", "--yes").stdout
