@@ -23,6 +23,7 @@ from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
+from ..store.scrub import Scrubber
 from ..world.address import Address, bare_host, is_numeric_host
 from ..world.events import get_logger
 from ..world.network import Network, Stream
@@ -71,7 +72,7 @@ from .topics import TopicTable
 log = get_logger(__name__)
 
 HOUSEKEEPING_SECONDS = 1.0
-"""How often the broker answers overdue pulls and updates its statistics."""
+"""How often the broker answers overdue pulls, updates its statistics and reads back a part of its log."""
 SETTLE_SECONDS = 0.3
 """The longest time that a stop or a change of role waits for puts that wait for a flush or a slave."""
 STOP_SECONDS = 0.9
@@ -115,6 +116,7 @@ class Broker:
     pulls: PullService = attrs.field(init=False)
     clients: ClientRequests = attrs.field(init=False)
     settings: Settings = attrs.field(init=False)
+    scrubber: Scrubber = attrs.field(init=False)
 
     def __repr__(self) -> str:
         return f"<Broker {self.config.broker_name}:{self.config.broker_id} at {self.address}>"
@@ -184,6 +186,12 @@ class Broker:
         if store.cleaner is not None:
             store.cleaner.readers = Consumption(store, offsets, self.consumers, self.delay)
         self.settings = Settings(config=self.live_config, clock=clock, store=store, topics=topics, groups=groups)
+        self.scrubber = Scrubber(
+            store=store,
+            rate=lambda: self.config.scrub_bytes_per_second,
+            framing_at=self.node.framing_at,
+            mend=self.node.mend,
+        )
         self._load_tables()
         self._register_services()
 
@@ -396,6 +404,8 @@ class Broker:
             now = clock.monotonic()
             self.pulls.sweep(now)
             self.stats.tick(clock.wall_ms())
+            if self.scrubber.is_due:
+                self.dispatcher.start_soon(keep_running, "scrubbing", self.scrubber.tick)
             if now >= scan_at:
                 scan_at = now + SCAN_SECONDS
                 self.clients.expire(now)

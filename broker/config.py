@@ -188,6 +188,8 @@ RocketMQ 5.x this is the default."""
     )
     """Which segments a nearly full disk takes before they have expired: with `true`, as in RocketMQ, the oldest ones; with
 `false` none; by default those that all groups have consumed."""
+    scrub_bytes_per_second: int = _key(0, _between(0, 1 << 40))
+    """Our own key: how much of the log's full files is read back each second, at most, to find damaged records; 0 for none."""
     clean_resource_interval: int = _key(10_000, _POSITIVE)
     delete_file_batch_max: int = _key(10, _POSITIVE)
     flush_delay_offset_interval: int = _key(10_000, _POSITIVE)

@@ -53,6 +53,9 @@ _NOTHING_THERE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 _HEADER = answer_template(b'"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d","suggestWhichBrokerId":"%d"', remark=True)
 
 _REMARKS = {status: status.name.encode() for status in GetStatus}
+_REMARKS[GetStatus.MESSAGE_DAMAGED] = (
+    b"MESSAGE_DAMAGED: the next message is damaged on the disk of this broker, and was not sent"
+)
 
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -65,6 +68,7 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.MESSAGE_DAMAGED: ResponseCode.SYSTEM_ERROR,
 }
 
 

@@ -13,6 +13,7 @@ import trio
 from ..store.commitlog import CommitLog
 from ..store.config import StoreConfig
 from ..store.message_store import MessageStore
+from ..store.scrub import Framing
 from ..world.network import Address
 from ..world.real import World
 
@@ -90,6 +91,14 @@ class ReplicationNode(Protocol):
 
     async def stop(self) -> None:
         """End the active role, if any: connections are closed, and puts that wait for other nodes are answered."""
+        ...
+
+    def framing_at(self, offset: int) -> Framing:
+        """How the log frames its records at a physical offset."""
+        ...
+
+    def mend(self, offset: int) -> bool:
+        """Ask the other nodes for a copy of a damaged record; returns False if the mode has none or cannot."""
         ...
 
     async def hand_over(self) -> None:

@@ -133,8 +133,8 @@ class Dispatcher:
         if policy is not None:
             self._policies[code] = policy
 
-    def start_soon(self, answer_later: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Run the rest of a handler that has returned None in a task of its own."""
+    def start_soon(self, answer_later: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        """Run the rest of a handler that has returned None, or another piece of work, in a task of its own."""
         assert self.nursery is not None, "requests are handled while the server serves"
         self.nursery.start_soon(answer_later, *arguments)
 

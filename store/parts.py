@@ -26,6 +26,8 @@ class StoreParts:
     """Whether the log is copied from another broker, which may have more, and may truncate this one."""
     next_offsets: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
     """The queue offset table: the offset of the next message of each queue."""
+    damaged: set[int] = attrs.field(factory=set[int])
+    """The physical offsets of records that are known to be damaged, which consumers are not given."""
     file_ends: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
     """The first queue offset for which each queue has no file yet; queues that were not put to since they lost a file are
     absent."""

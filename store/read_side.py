@@ -108,7 +108,7 @@ class ReadSide(StoreParts):
         )
         size_sum, visited, physical_offset = 0, 0, log_end
         start, known, raw_log = 0, 0, memoryview(b"")  # the log from where it was looked up last
-        removed = False
+        removed, damaged = False, self.damaged
         for physical_offset, size, code in UNIT.codec.iter_unpack(raw):
             if slices:
                 count_max, bytes_max = of_memory if physical_offset >= in_memory_from else of_disk
@@ -133,6 +133,12 @@ class ReadSide(StoreParts):
                             size=size,
                         )
                     continue
+            if damaged and physical_offset in damaged:
+                visited -= 1
+                if not visited:
+                    result.status = GetStatus.MESSAGE_DAMAGED
+                    return result
+                break
             slices.append(raw_log[at : at + size])
             size_sum += size
         result.size = size_sum

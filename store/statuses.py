@@ -43,5 +43,7 @@ class GetStatus(Enum):
     OFFSET_TOO_SMALL = auto()
     NO_MATCHED_LOGIC_QUEUE = auto()
     NO_MESSAGE_IN_QUEUE = auto()
+    MESSAGE_DAMAGED = auto()
+    """The message is damaged on the disk and not handed out; RocketMQ has no such status."""
     OFFSET_RESET = auto()
     """An administrator has reset the offset of the group, which this answer reports; the store itself never returns it."""

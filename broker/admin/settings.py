@@ -57,6 +57,7 @@ CHANGEABLE = frozenset(
         "diskMaxUsedSpaceRatio",
         "cleanFileForciblyEnable",
         "deleteFileBatchMax",
+        "scrubBytesPerSecond",
     )
 )
 """Keys that are read at each use; the others are read only at the start."""

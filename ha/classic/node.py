@@ -12,6 +12,7 @@ from ...store.config import StoreConfig
 from ...store.errors import LogOfOtherMode
 from ...store.local_commitlog import LocalCommitLog, open_local_commit_log
 from ...store.message_store import MessageStore
+from ...store.scrub import CLASSIC, Framing
 from ...world.network import Address
 from ...world.real import World
 from .commitlog import ClassicCommitLog, classic_log
@@ -104,6 +105,13 @@ class ClassicNode:
     def log_directory(self) -> str:
         """Empty: the log is a local one."""
         return ""
+
+    def framing_at(self, offset: int) -> Framing:  # noqa: ARG002 - see `ReplicationNode`
+        return CLASSIC
+
+    def mend(self, offset: int) -> bool:  # noqa: ARG002 - see `ReplicationNode`
+        """Replace nothing: a slave's copy proves no more than the master's own, and neither protocol asks for one."""
+        return False
 
     @property
     def port(self) -> int:

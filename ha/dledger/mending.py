@@ -73,7 +73,7 @@ class Mending:
     def take(self, message: MendingMessage) -> None:
         """Handle a message of another node."""
         if isinstance(message, EntryDamaged):
-            self._look_at(message.index)
+            self.look_at(message.index)
         elif isinstance(message, EntryRequest):
             if (entry := self._sound(message.index)) is not None:
                 self.send(EntryCopy(self.own, message.sender, self.term(), message.index, entry))
@@ -98,7 +98,7 @@ class Mending:
         """The entries that other nodes lack, that are damaged here, and of which no node has sent a sound copy."""
         return sorted(index for index, search in self._asked.items() if search.fruitless)
 
-    def _look_at(self, index: LogIndex) -> None:
+    def look_at(self, index: LogIndex) -> None:
         """Ask the other nodes for a copy if this node's entry is damaged."""
         ledger, now = self.ledger, self.clock.monotonic()
         if not ledger.begin_index <= index <= ledger.end_index:

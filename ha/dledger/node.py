@@ -18,6 +18,7 @@ from ...store.json_file import JsonFile
 from ...store.local_commitlog import open_local_commit_log
 from ...store.message_store import MessageStore
 from ...store.older_log import OlderLog
+from ...store.scrub import CLASSIC, Framing
 from ...world.events import get_logger
 from ...world.network import Address
 from ...world.real import World
@@ -26,6 +27,7 @@ from ..raft.errors import Refused
 from ..raft.roles import Role
 from .commitlog import DLedgerCommitLog
 from .ledger import Ledger
+from .offline import ENTRIES
 from .opening import load_replica
 from .replica import Replica
 from .settings import ReplicaSettings
@@ -175,6 +177,13 @@ class DLedgerNode:
                 self._store.dispatcher.catch_up()
                 await trio.sleep(self.settings.tick_seconds)
             return
+
+    def framing_at(self, offset: int) -> Framing:
+        older = self.replica.older
+        return CLASSIC if older is not None and offset < older.files_end else ENTRIES
+
+    def mend(self, offset: int) -> bool:
+        return self.framing_at(offset) is ENTRIES and self.replica.mend(offset)
 
     async def hand_over(self) -> None:
         """Transfer leadership before a stop, if another node can take it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...message.layout import Check, RecordSpan, check_record
 from ...store.backup import LogPart
 from ...store.offline import LogFile, Look, files_in, log_files, look_at_record
+from ...store.scrub import Framing
 from ...world.disk import Disk
 from .checkpoint import Checkpoint, CheckpointFile
 from .layout import BLANK, BLANK_SIZE, ENTRY, HEADER_SIZE, MAGIC_BLANK, MAGIC_ENTRY
@@ -57,6 +58,13 @@ def forget_what_was_synced(disk: Disk, root: str) -> None:
             file.save(Checkpoint(**{key: getattr(found, key) for key in kept}))
 
 
+def _entry_size(view: memoryview, at: int) -> int:
+    if len(view) - at < HEADER_SIZE:
+        return 0
+    magic, size, *_ = ENTRY.codec.unpack_from(view, at)
+    return size if magic == MAGIC_ENTRY and size >= HEADER_SIZE else 0
+
+
 def look_at_entry(file: LogFile, position: int) -> tuple[Check, RecordSpan | None, int]:
     """Check what is at a position of a ledger's data file: a complete entry in its place, a blank block, or nothing."""
     view, left = file.view, len(file.view) - position
@@ -80,3 +88,6 @@ def look_at_entry(file: LogFile, position: int) -> tuple[Check, RecordSpan | Non
         return Check.RECORD, None, after
     found, span = check_record(view, at, after)
     return found, span, after
+
+
+ENTRIES = Framing(look_at_entry, HEADER_SIZE, _entry_size)

@@ -355,6 +355,13 @@ class Replica:
         except RaftError as error:
             self._stop(str(error))
 
+    def mend(self, position: int) -> bool:
+        """Ask the other nodes for a copy of the entry at a position; returns False if none can be asked."""
+        if not isinstance(self.links, Links) or len(self.core.configuration.members) == 1:
+            return False
+        self._mending.look_at(self.ledger.index_at(position))
+        return True
+
     def _send_mending(self, message: MendingMessage) -> None:
         assert isinstance(self.links, Links), "the java dialect has no message for this"
         self.links.send(message)

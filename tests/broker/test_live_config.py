@@ -41,6 +41,7 @@ DOWN_AND_UP = {
     "notifyConsumerIdsChangedEnable": ("false", "true"),
     "offsetCheckInSlave": ("false", "true"),
     "registerNameServerPeriod": ("1000", "60000"),
+    "scrubBytesPerSecond": ("0", "1099511627776"),
     "shortPollingTimeMills": ("1", "60000"),
     "slaveReadEnable": ("false", "true"),
     "syncFlushTimeout": ("1", "60000"),

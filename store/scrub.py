@@ -1,0 +1,166 @@
+"""Reading back what is cold: CRCs of the records in full files of the log, at a bounded rate, so that rot is found in time.
+
+A record that is damaged is reported and no longer served, until it is found sound again: another node's copy may have replaced
+it. One pass reads all files that are no longer written; the next one begins a day after it began, at the earliest. Files are
+read in worker threads, through their maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ..message.layout import Check, span_of
+from ..world.events import get_logger
+from .message_store import MessageStore
+from .offline import LogFile, Look, look_at_record
+
+log = get_logger(__name__)
+
+PASS_SECONDS_MIN = 24 * 3600.0
+"""The shortest time from the beginning of a pass to that of the next one."""
+DAMAGED_MAX = 1000
+"""How many damaged records are remembered; further ones are reported, and found again by the next pass."""
+
+
+def _record_size(view: memoryview, at: int) -> int:
+    span = span_of(view, at, len(view))
+    return span.size if span is not None else 0
+
+
+@attrs.frozen
+class Framing:
+    """How a log frames its records."""
+
+    look: Look
+    header_size: int
+    """How many bytes precede each record."""
+    size_of: Callable[[memoryview, int], int]
+    """The size that what is at a position says to have, header included; 0 if that cannot be."""
+
+
+CLASSIC = Framing(look_at_record, 0, _record_size)
+
+
+@attrs.frozen
+class Checked:
+    """What was found in a part of a file."""
+
+    end: int
+    """Everything before this physical offset was looked at."""
+    damaged: tuple[int, ...]
+    """The physical offsets of damaged records."""
+
+
+def check(view: memoryview, start: int, size: int, framing: Framing) -> Checked:
+    """Read at least `size` bytes of records; blocks.
+
+    Args:
+        view: the bytes of a full file from the physical offset `start` on, at which a record begins.
+
+    Returns:
+        What was found. A record whose size is damaged too hides those behind it, up to the end of the file.
+    """
+    file, at, damaged = LogFile("", start, view, framing.look), 0, list[int]()
+    while at < min(size, len(view)):
+        found, span, after = framing.look(file, at)
+        if found is Check.BLANK:
+            return Checked(start + len(view), tuple(damaged))
+        if found is Check.NOTHING or (span is not None and span.physical_offset != start + after - span.size):
+            damaged.append(start + at + framing.header_size)
+            after = at + framing.size_of(view, at)
+            if not at < after <= len(view):
+                return Checked(start + len(view), tuple(damaged))
+        at = after
+    return Checked(start + at, tuple(damaged))
+
+
+@attrs.define(eq=False, kw_only=True)
+class Scrubber:
+    """Scrubs the log of one store."""
+
+    store: MessageStore
+    rate: Callable[[], int]
+    """How many bytes a second are read, at most; 0 for none."""
+    framing_at: Callable[[int], Framing]
+    """How the log frames the records at a physical offset."""
+    mend: Callable[[int], bool]
+    """Asks for another node's copy of the record at a physical offset; returns False where nothing replaces it."""
+    checked_bytes: int = 0
+    found: int = 0
+    """How many damaged records were found."""
+    _busy: bool = False
+    _next: int = 0
+    """The physical offset from which the pass goes on."""
+    _pass_at: float = 0.0
+    """When the next pass may begin."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to read, and the last `tick` has ended."""
+        return not self._busy and bool(self.rate() or self.store.damaged)
+
+    async def tick(self) -> None:
+        """Read what is read each second; called about as often while it `is_due`."""
+        self._busy = True
+        try:
+            await self.look_again()
+            if rate := self.rate():
+                await self.step(rate)
+        finally:
+            self._busy = False
+
+    async def step(self, size: int) -> None:
+        """Read the next `size` bytes or a few more, if a pass is due."""
+        clock, log_ = self.store.world.clock, self.store.log
+        safe = min(log_.flushed_offset, log_.committed_offset)
+        cold = [file for file in log_.files()[:-1] if file.start + file.size <= safe]
+        while size > 0:
+            file = next((file for file in cold if file.start + file.size > self._next), None)
+            if file is None:
+                self._next = 0
+                return
+            if self._next == 0:
+                if clock.monotonic() < self._pass_at:
+                    return
+                self._pass_at = clock.monotonic() + PASS_SECONDS_MIN
+            start = max(self._next, file.start, log_.min_offset)
+            view = log_.slice_from(start, file.start + file.size - start)
+            checked = await self.store.world.workers.run(check, view, start, size, self.framing_at(start))
+            del view
+            if log_.min_offset <= start:  # else it has expired meanwhile, and what was read may have been a part
+                self._note(file.path, checked)
+            self._next, size = max(checked.end, start + 1), size - (checked.end - start)
+            self.checked_bytes += checked.end - start
+
+    def _note(self, path: str, checked: Checked) -> None:
+        damaged = self.store.damaged
+        for offset in checked.damaged:
+            if offset in damaged:
+                continue
+            self.found += 1
+            is_mended = self.mend(offset)
+            log.error("damaged_record_found", path=path, physical_offset=offset, replaced_by_copy=is_mended)
+            if len(damaged) < DAMAGED_MAX:
+                damaged.add(offset)
+
+    async def look_again(self) -> None:
+        """Serve records again that are sound now, and those that have expired need nothing; ask for copies of the others."""
+        store = self.store
+        for offset in sorted(store.damaged):
+            framing = self.framing_at(offset)
+            start = offset - framing.header_size
+            if start < store.log.min_offset:
+                store.damaged.discard(offset)
+                continue
+            view = store.log.slice_from(start, store.log.segment_end(start) - start)
+            checked = await store.world.workers.run(check, view, start, 1, framing)
+            del view
+            if not checked.damaged:
+                store.damaged.discard(offset)
+                log.info("damaged_record_sound_again", physical_offset=offset)
+            else:
+                self.mend(offset)
+            await trio.lowlevel.checkpoint()
