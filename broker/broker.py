@@ -19,6 +19,8 @@ from trio.abc import Listener
 from ..ha.node import ReplicationNode
 from ..remoting.dispatcher import Dispatcher, Service
 from ..remoting.errors import RequestRefused
+from ..remoting.metrics import Latencies, LoopTurns
+from ..remoting.monitoring import Monitoring, open_monitoring
 from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
@@ -49,9 +51,9 @@ from .groups import GroupTable
 from .live_config import LiveConfig
 from .lock_requests import LockRequests
 from .locks import QueueLocks
-from .metrics import LoopTurns, Metrics
+from .metrics import Metrics
 from .mode import Mode, mode_of
-from .monitoring import Monitoring, open_monitoring
+from .monitoring import Readiness
 from .numbered_sends import NumberedSends
 from .offset_requests import OffsetRequests
 from .offsets import ConsumerOffsets
@@ -345,7 +347,7 @@ class Broker:
         nursery.start_soon(keep_running, "notices to consumers", self.clients.run)
         await nursery.start(self.registration.run)
 
-    def monitoring(self, turns: LoopTurns) -> Monitoring:
+    def monitoring(self, turns: LoopTurns, latencies: Latencies) -> Monitoring:
         """What operators' tools may ask over HTTP."""
         metrics = Metrics(
             cluster=self.config.broker_cluster_name,
@@ -358,10 +360,13 @@ class Broker:
             consumers=self.consumers,
             producers=self.producers,
             stats=self.stats,
+            scrubber=self.scrubber,
+            replication=self.replication.status,
+            lag_bytes=lambda: self.node.lag_bytes,
             turns=turns,
+            latencies=latencies,
         )
-        return Monitoring(
-            metrics,
+        readiness = Readiness(
             config=self.live_config,
             store=self.store,
             role=self.role,
@@ -369,6 +374,7 @@ class Broker:
             is_following=lambda: self.node.is_following,
             lag_bytes=lambda: self.node.lag_bytes,
         )
+        return Monitoring(metrics.text, readiness.faults)
 
     async def _stop_taking(self, _old: RoleState, _new: RoleState) -> None:
         self.store.writability.role_refusal = self.role.refusal
@@ -465,7 +471,15 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
             log_directory=mode.node.log_directory,
         ) as store:
             broker = _assemble(config, world, store, mode, host, port, network, tls)
-            async with open_monitoring(config, world, broker.monitoring), trio.open_nursery() as nursery:
+            pages = open_monitoring(
+                config.metrics_exporter_type,
+                config.metrics_prom_exporter_host,
+                config.metrics_prom_exporter_port,
+                world,
+                broker.dispatcher,
+                broker.monitoring,
+            )
+            async with pages, trio.open_nursery() as nursery:
                 await broker.start(nursery, listeners)
                 events.info("broker_started", address=broker.address, store=config.store_path_root_dir)
                 try:

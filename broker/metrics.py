@@ -1,76 +1,27 @@
 """The metrics of a broker, under the names of RocketMQ 5 where it has them and under `ledgermq_` where it has not.
 
 They are read from the broker's tables when somebody asks, in slices; nothing is counted for them beside what the broker counts
-anyway, but for the turns of the event loop. The series of one metric are bounded: a broker with more topics or groups names the
-first ones, and `ledgermq_series_left_out` says how many are missing.
+anyway.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import attrs
-import trio
 
+from ..remoting.metrics import Family, Histograms, Latencies, LoopTurns, Row, exposition, latencies_of, one, turns_of
 from ..store.message_store import MessageStore
-from ..world.clock import Clock
+from ..store.scrub import Scrubber
 from ..world.garbage import private_bytes
-from ..world.slices import in_slices
 from .clients import Consumers, Producers
 from .groups import GroupTable
 from .offsets import ConsumerOffsets
 from .role import LiveRole
 from .stats import Counter, Stats
 from .topics import TopicTable
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-
-SERIES_MAX = 20_000
-"""How many series one metric has at most; further ones are counted in `ledgermq_series_left_out`."""
-SLICE_SERIES = 250
-"""How many series are formatted in one turn of the event loop, which takes some 3 ms."""
-TURN_BUCKETS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.5, 2.0)
-"""The upper bounds in seconds of the histogram of turns; a turn above 0.1 is a fault."""
-
-Labels = tuple[str, ...]
-Row = tuple[Labels, Callable[[], float]]
-"""The labels of a series, and what reads its value: a row is made quickly, and many values are read in slices."""
-
-
-@attrs.define(eq=False)
-class LoopTurns(trio.abc.Instrument):
-    """Measures each turn of the event loop: from the end of its wait for events to the beginning of the next one."""
-
-    clock: Clock
-    counts: list[int] = attrs.field(factory=lambda: [0] * (len(TURN_BUCKETS) + 1))
-    """How many turns lasted up to each bound of `TURN_BUCKETS` but longer than the one before, and how many longer than all."""
-    seconds: float = 0.0
-    _began: float | None = None
-
-    def after_io_wait(self, timeout: float) -> None:
-        del timeout
-        self._began = self.clock.monotonic()
-
-    def before_io_wait(self, timeout: float) -> None:
-        del timeout
-        if self._began is not None:
-            lasted = self.clock.monotonic() - self._began
-            self.counts[bisect_left(TURN_BUCKETS, lasted)] += 1
-            self.seconds += lasted
-
-
-@attrs.frozen
-class _Family:
-    name: str
-    """Without `_total`, which Prometheus adds to counters."""
-    help: str
-    labels: Labels
-    rows: Callable[[], list[Row]]
-    counter: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -87,83 +38,65 @@ class Metrics:
     consumers: Consumers
     producers: Producers
     stats: Stats
+    scrubber: Scrubber
+    replication: Callable[[], Mapping[str, Any]]
+    """The state of replication, under the keys that administrators are told."""
+    lag_bytes: Callable[[], int]
+    """How many bytes a slave is behind its master."""
     turns: LoopTurns
+    latencies: Latencies
 
-    async def text(self) -> AsyncIterator[bytes]:
+    def text(self) -> AsyncIterator[bytes]:
         """The metrics in the text format of Prometheus, in parts between which other tasks run."""
-        left_out = 0
-        for family in self._families():
-            rows = family.rows()  # a copy, because the tables change between two parts
-            left_out += max(0, len(rows) - SERIES_MAX)
-            first = True
-            async for part in in_slices(rows[:SERIES_MAX], SLICE_SERIES):
-                yield _formatted(self._metric(family, part), headed=first)
-                first = False
-            await trio.lowlevel.checkpoint()
-        yield _formatted(self._turns_metric(), headed=True)
-        beyond = _Family("ledgermq_series_left_out", "Series beyond the bound of their metric.", (), list[Row])
-        yield _formatted(self._metric(beyond, [((), lambda: left_out)]), headed=True)
+        constant = {"cluster": self.cluster, "node_type": "broker", "node_id": self.broker}
+        return exposition(constant, self._families())
 
-    def _metric(self, family: _Family, part: Iterable[Row]) -> Metric:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - only where metrics are asked for
+    def _families(self) -> Iterator[Family | Histograms]:
+        yield from self._of_the_store()
+        yield from self._of_topics_and_groups()
+        state = self.replication()
+        yield from _of_a_group(state["dledger"]) if "dledger" in state else _of_a_pair(state, self.lag_bytes)
+        yield latencies_of(self.latencies)
+        yield turns_of(self.turns)
 
-        kind = CounterMetricFamily if family.counter else GaugeMetricFamily
-        metric = kind(family.name, family.help, labels=("cluster", "node_type", "node_id", *family.labels))
-        for labels, read in part:
-            metric.add_metric((self.cluster, "broker", self.broker, *labels), read())
-        return metric
-
-    def _turns_metric(self) -> Metric:
-        from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415 - as above
-
-        metric = HistogramMetricFamily(
-            "ledgermq_event_loop_turn_seconds",
-            "How long turns of the event loop lasted.",
-            labels=("cluster", "node_type", "node_id"),
-        )
-        total, buckets = 0, list[tuple[str, float]]()
-        for bound, count in zip((*map(str, TURN_BUCKETS), "+Inf"), self.turns.counts, strict=True):
-            total += count
-            buckets.append((bound, total))
-        metric.add_metric((self.cluster, "broker", self.broker), buckets, self.turns.seconds)
-        return metric
-
-    def _families(self) -> Iterator[_Family]:
-        log, stats = self.store.log, self.stats
-
-        def one(name: str, text: str, value: Callable[[], float], *, counter: bool = False) -> _Family:
-            return _Family(name, text, (), lambda: [((), value)], counter)
-
-        yield one(
-            "ledgermq_broker_takes_messages", "1 if sends are taken, else 0.", lambda: self.store.writability.refusal is None
-        )
+    def _of_the_store(self) -> Iterator[Family]:
+        store, log, scrubber = self.store, self.store.log, self.scrubber
+        yield one("ledgermq_broker_takes_messages", "1 if sends are taken, else 0.", lambda: store.writability.refusal is None)
         yield one("ledgermq_private_memory_bytes", "Memory of this process alone, without mapped files.", private_bytes)
         yield one("ledgermq_broker_id", "The broker id: 0 for a master or leader.", lambda: self.role.broker_id)
+        yield one("ledgermq_disk_used_ratio", "Used share of the disk of the commit log, 0 to 1.", store.disk_ratio)
         yield one("rocketmq_storage_size", "Bytes of the commit log.", lambda: log.max_offset - log.min_offset)
-        yield one(
-            "rocketmq_storage_flush_behind_bytes", "Bytes that are not synced yet.", lambda: log.max_offset - log.flushed_offset
-        )
+        yield one("rocketmq_storage_flush_behind_bytes", "Bytes not synced yet.", lambda: log.max_offset - log.flushed_offset)
         yield one(
             "rocketmq_storage_dispatch_behind_bytes",
             "Bytes from which queues are not derived yet.",
-            lambda: self.store.dispatch_behind_bytes,
+            lambda: store.dispatch_behind_bytes,
         )
         yield one(
             "ledgermq_replication_behind_bytes",
             "Bytes that are written here and not committed: held by too few nodes, or not known to be.",
             lambda: log.max_offset - log.committed_offset,
         )
+        yield one("ledgermq_scrub_bytes", "Bytes that were read back.", lambda: scrubber.checked_bytes, counter=True)
+        yield one("ledgermq_scrub_damaged_records", "Damaged records that were found.", lambda: scrubber.found, counter=True)
+        yield one("ledgermq_damaged_records", "Damaged records that are not handed out.", lambda: len(store.damaged))
+
+    def _of_topics_and_groups(self) -> Iterator[Family]:
+        stats, topic, pair = self.stats, ("topic",), ("topic", "consumer_group")
         yield one("ledgermq_messages_refused", "Sends that were refused.", lambda: stats.totals().put_failed, counter=True)
-        topic, pair = ("topic",), ("topic", "consumer_group")
-        yield _Family("rocketmq_messages_in", "Messages that were stored.", topic, partial(self._puts, _count), counter=True)
-        yield _Family("rocketmq_throughput_in", "Bytes of stored messages.", topic, partial(self._puts, _size), counter=True)
-        yield _Family("rocketmq_messages_out", "Messages handed out.", pair, partial(self._gets, _count), counter=True)
-        yield _Family(
-            "rocketmq_throughput_out", "Bytes of messages handed out.", pair, partial(self._gets, _size), counter=True
+        yield Family("rocketmq_messages_in", "Messages that were stored.", topic, partial(self._puts, _count), counter=True)
+        yield Family("rocketmq_throughput_in", "Bytes of stored messages.", topic, partial(self._puts, _size), counter=True)
+        yield Family("rocketmq_messages_out", "Messages handed out.", pair, partial(self._gets, _count), counter=True)
+        yield Family("rocketmq_throughput_out", "Bytes handed out.", pair, partial(self._gets, _size), counter=True)
+        yield Family("rocketmq_send_to_dlq_messages", "Messages that became dead letters.", pair, self._dead, counter=True)
+        yield Family("rocketmq_consumer_lag_messages", "Messages behind the group's position.", pair, self._lags)
+        yield Family(
+            "rocketmq_consumer_lag_latency", "Age in ms of the oldest message behind the position.", pair, self._lag_ages
         )
-        yield _Family("rocketmq_send_to_dlq_messages", "Messages that became dead letters.", pair, self._dead, counter=True)
-        yield _Family("rocketmq_consumer_lag_messages", "Messages behind the group's position.", pair, self._lags)
-        yield _Family("rocketmq_consumer_connections", "Online members of the group.", ("consumer_group",), self._members)
+        yield Family(
+            "ledgermq_messages_deleted_unread", "Deleted before the group had read them.", pair, self._deleted, counter=True
+        )
+        yield Family("rocketmq_consumer_connections", "Online members of the group.", ("consumer_group",), self._members)
         yield one("rocketmq_producer_connections", "Online producers.", lambda: sum(map(len, self.producers.groups.values())))
         yield one("ledgermq_topics", "Topics.", lambda: len(self.topics.topics))
         yield one("ledgermq_consumer_groups", "Consumer groups.", lambda: len(self.groups.groups))
@@ -187,8 +120,48 @@ class Metrics:
     def _lag(self, topic: str, queues: Mapping[int, int]) -> float:
         return sum(max(0, self.store.max_offset(topic, queue_id) - offset) for queue_id, offset in queues.items())
 
+    def _lag_ages(self) -> list[Row]:
+        return [(key, partial(self._lag_age, key[0], queues)) for key, queues in self.offsets.table.items()]
+
+    def _lag_age(self, topic: str, queues: Mapping[int, int]) -> float:
+        """The age of the oldest message that the group has not read; 0 without one."""
+        store = self.store
+        behind = ((queue_id, offset) for queue_id, offset in queues.items() if offset < store.max_offset(topic, queue_id))
+        times = (
+            store.store_time(topic, queue_id, max(offset, store.min_offset(topic, queue_id))) for queue_id, offset in behind
+        )
+        oldest = min((time for time in times if time > 0), default=None)
+        return 0 if oldest is None else max(0, store.world.clock.wall_ms() - oldest)
+
+    def _deleted(self) -> list[Row]:
+        return [(key, lambda count=count: count) for key, count in self.offsets.lost.items()]  # type: ignore[misc]
+
     def _members(self) -> list[Row]:
         return [((name,), partial(len, group.members)) for name, group in self.consumers.groups.items()]
+
+
+def _of_a_group(state: Mapping[str, Any]) -> Iterator[Family]:
+    """The metrics of a node of a DLedger group, from what it tells administrators."""
+    role, peers, learners = state["role"], state["peers"], len(state["learners"])
+    yield one("ledgermq_raft_term", "The term.", lambda: state["term"])
+    yield one("ledgermq_raft_leads", "1 if this node leads, else 0.", lambda: role == "leader")
+    yield one("ledgermq_raft_knows_leader", "1 if this node knows who leads, else 0.", lambda: state["leaderId"] is not None)
+    yield one("ledgermq_raft_committed_index", "The last committed entry.", lambda: state["committedIndex"])
+    yield one("ledgermq_raft_end_index", "The last entry.", lambda: state["endIndex"])
+    yield one("ledgermq_raft_voters", "Voters of the group.", lambda: len(state["voters"]))
+    yield one("ledgermq_raft_learners", "Learners of the group.", lambda: learners)
+    lags: list[Row] = [((peer["id"],), partial(float, lag)) for peer in peers if (lag := peer["lagEntries"]) is not None]
+    yield Family("ledgermq_raft_peer_lag_entries", "Entries that the leader has and the peer lacks.", ("peer",), lambda: lags)
+    connected: list[Row] = [((peer["id"],), partial(float, peer["connected"])) for peer in peers]
+    yield Family("ledgermq_raft_peer_connected", "1 if the peer is connected, else 0.", ("peer",), lambda: connected)
+
+
+def _of_a_pair(state: Mapping[str, Any], lag_bytes: Callable[[], int]) -> Iterator[Family]:
+    """The metrics of a classic master or slave, from what it tells administrators."""
+    slaves: list[Row] = [((slave["addr"],), partial(float, slave["diff"])) for slave in state["haConnectionInfo"]]
+    yield one("ledgermq_replication_in_sync_slaves", "Slaves that are in sync.", lambda: state["inSyncSlaveNums"])
+    yield Family("ledgermq_replication_slave_behind_bytes", "Bytes that a slave lacks.", ("slave",), lambda: slaves)
+    yield one("ledgermq_replication_lag_bytes", "How far this slave is behind its master.", lag_bytes)
 
 
 def _count(counter: Counter) -> int:
@@ -201,21 +174,3 @@ def _size(counter: Counter) -> int:
 
 def _sum(what: Callable[[Counter], int], queues: Mapping[int, Counter]) -> int:
     return sum(map(what, queues.values()))
-
-
-def _formatted(metric: Metric, *, headed: bool) -> bytes:
-    """The text of a metric; `headed` is False for further parts of the same one, whose head would be a second one."""
-    from prometheus_client import generate_latest  # noqa: PLC0415 - as above
-
-    text = generate_latest(_Registry(metric))
-    return text if headed else b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
-
-
-@attrs.frozen
-class _Registry:
-    """What `generate_latest` reads: here a single metric."""
-
-    metric: Metric
-
-    def collect(self) -> Iterable[Metric]:
-        return (self.metric,)

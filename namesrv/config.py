@@ -13,6 +13,7 @@ import attrs
 
 from ..remoting.errors import BadProperties, BadTlsSetting
 from ..remoting.java_properties import meant_by, read_properties, write_properties
+from ..remoting.monitoring import PROM
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..world.events import get_logger
 from .errors import BadNamesrvConfig
@@ -46,6 +47,11 @@ class NamesrvConfig:
     delete_topic_with_broker_registration: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
+    metrics_exporter_type: str = "DISABLE"
+    """Our own key here, RocketMQ's for brokers: `PROM` serves metrics and the state for probes over HTTP."""
+    metrics_prom_exporter_host: str = "127.0.0.1"
+    """The address to serve them on, empty for all. Nobody who reaches it has to prove anything."""
+    metrics_prom_exporter_port: int = 5558
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
     """Keys that no administrator may change through the network."""
     tls: TlsSettings = attrs.field(factory=TlsSettings)
@@ -111,6 +117,7 @@ _RANGES = {
     "scanNotActiveBrokerInterval": (10, 3_600_000),
     # Brokers register every 10 to 60 seconds: a shorter time would close their connections in between.
     "serverChannelMaxIdleTimeSeconds": (61, 86_400),
+    "metricsPromExporterPort": (0, 65535),
 }
 assert _RANGES.keys() == {key for key, field in _FIELDS.items() if type(field.default) is int}
 
@@ -145,4 +152,6 @@ def _value(key: str, field: attrs.Attribute[Any], text: str) -> Any:
         if not text.isascii() or not text.isdigit() or len(text) > 10 or not least <= int(text) <= most:
             raise BadNamesrvConfig(key, text, f"a number from {least} to {most}")
         return int(text)
+    if key == "metricsExporterType" and text not in ("DISABLE", PROM):
+        raise BadNamesrvConfig(key, text, f"one of DISABLE, {PROM}")
     return text

@@ -138,6 +138,22 @@ class RouteTable(Generic[Connection]):
     """By broker name, the topics of `_topics` that have an entry for it."""
     _entries: int = 0
     """How many topics all broker names have together."""
+
+    @property
+    def broker_count(self) -> int:
+        """How many brokers are registered."""
+        return len(self._live)
+
+    @property
+    def masterless_count(self) -> int:
+        """How many broker names have no master."""
+        return sum(MASTER_ID not in group.addresses for group in self._brokers.values())
+
+    @property
+    def topic_count(self) -> int:
+        """How many topics are registered."""
+        return len(self._topics)
+
     _topics_bytes: int = 0
     """How many bytes the names of all topics have as JSON."""
     min_id_changes: list[MinIdChange] = attrs.field(factory=list[MinIdChange])

@@ -12,6 +12,7 @@ import trio
 from ..message.errors import JsonError
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.java_properties import read_properties
+from ..remoting.monitoring import open_monitoring
 from ..remoting.server import RemotingServer, ServerConnection, ServerLimits
 from ..remoting.tls import open_tls
 from ..world.events import get_logger
@@ -23,6 +24,7 @@ from .config import CHANGEABLE, NamesrvConfig
 from .errors import BadNamesrvConfig
 from .handlers import Handlers
 from .kv_config import KvConfig
+from .metrics import monitoring_of
 from .notices import Notices
 from .routes import RouteTable
 
@@ -78,12 +80,21 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
     server = RemotingServer(dispatcher, world.network, world.clock, limits, tls)
     listeners = list(await world.network.open_listeners(config.bind_address, config.listen_port))
     port = world.network.listener_port(listeners[0])
-    async with trio.open_nursery() as nursery:
+    address = Address(_ANYWHERE.get(config.bind_address, config.bind_address), port)
+    pages = open_monitoring(
+        config.metrics_exporter_type,
+        config.metrics_prom_exporter_host,
+        config.metrics_prom_exporter_port,
+        world,
+        dispatcher,
+        partial(monitoring_of, handlers.routes, str(address)),
+    )
+    async with pages, trio.open_nursery() as nursery:
         dispatcher.nursery = nursery
         handlers.on_min_id_change.append(Notices(network, nursery).send)
         await nursery.start(server.serve, listeners)
         nursery.start_soon(keep_running, "expiry of brokers", partial(_expire, handlers, server))
-        yield Namesrv(Address(_ANYWHERE.get(config.bind_address, config.bind_address), port), dispatcher, handlers)
+        yield Namesrv(address, dispatcher, handlers)
         nursery.cancel_scope.cancel()
 
 

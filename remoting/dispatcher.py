@@ -19,6 +19,7 @@ from ..world.logs import fault_of, trace_of
 from .codes import ResponseCode
 from .command import RemotingCommand, encode_frame
 from .errors import LocalProtocolError, RequestRefused
+from .metrics import Latencies
 from .server import ServerConnection
 
 log = get_logger(__name__)
@@ -82,6 +83,8 @@ class Dispatcher:
     nursery: trio.Nursery | None = None
     """The nursery of waiting handlers; it must be set before serving if there are any."""
     on_close: list[Callable[[ServerConnection], None]] = attrs.field(factory=list[Callable[[ServerConnection], None]])
+    latencies: Latencies | None = None
+    """Counts how long requests take; None while nobody asks."""
     waiting_max: int = WAITING_MAX
     waiting_bytes_max: int = WAITING_BYTES_MAX
     _handlers: dict[int, Handler] = attrs.field(factory=dict[int, Handler])
@@ -173,19 +176,27 @@ class Dispatcher:
             if at and (connection.is_given_up or connection.is_turn_over(began)):
                 return count if connection.is_given_up else at
             run_handler = self._runs.get(requests[at].code)
+            latencies = self.latencies
+            run_began = 0.0 if latencies is None else latencies.clock.monotonic()
             if run_handler is None:
                 self._handle_one(connection, requests[at])
+                if latencies is not None and requests[at].code in self._handlers:
+                    latencies.add(requests[at].code, run_began)
                 at += 1
                 continue
             start, code = at, requests[at].code
             while at < count and (requests[at].code == code or self._runs.get(requests[at].code) == run_handler):
                 at += 1
+            taken = at - start
             try:
-                if (taken := run_handler(connection, requests[start:at])) < at - start:
-                    return start + taken
+                taken = run_handler(connection, requests[start:at])
             except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
                 for request in requests[start:at]:
                     _answer_failure(connection, request, error)
+            if latencies is not None:
+                latencies.add(code, run_began, taken)
+            if taken < at - start:
+                return start + taken
         return count
 
     def connection_closed(self, connection: ServerConnection) -> None:
@@ -257,6 +268,13 @@ class Dispatcher:
             self._handle_one(connection, request)
 
     async def _wait(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        latencies = self.latencies
+        began = 0.0 if latencies is None else latencies.clock.monotonic()
+        await self._carry_out(connection, request)
+        if latencies is not None:
+            latencies.add(request.code, began)
+
+    async def _carry_out(self, connection: ServerConnection, request: RemotingCommand) -> None:
         policy = self._policies.get(request.code)
         outcome: _Outcome = None
         try:

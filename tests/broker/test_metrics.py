@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from pathlib import Path
 
-import attrs
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ledgermq.broker import metrics as metrics_module
 from ledgermq.broker.clients import Member
-from ledgermq.broker.metrics import SLICE_SERIES, LoopTurns
 from ledgermq.broker.topics import TopicConfig
+from ledgermq.remoting import metrics as metrics_module
+from ledgermq.remoting.codes import RequestCode
+from ledgermq.remoting.metrics import SLICE_SERIES, Latencies, LoopTurns
 from ledgermq.store.message_store import MessageStore
 
 from ..turns import counted
 from .desk import Desk, open_desk
-
-
-@attrs.define(eq=False)
-class Steps:
-    """A clock that is one step further at each look."""
-
-    seconds: list[float]
-
-    def monotonic(self) -> float:
-        return self.seconds.pop(0)
-
-    def wall_ms(self) -> int:
-        return 0
-
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 OURS = {"cluster": "c1", "node_type": "broker", "node_id": "b1"}
 
 
 async def text_of(desk: Desk) -> str:
-    monitoring = desk.broker.monitoring(LoopTurns(desk.broker.world.clock))
-    return "".join([part.decode() async for part in monitoring.metrics.text()])
+    clock = desk.broker.world.clock
+    latencies = desk.broker.dispatcher.latencies or Latencies(clock)
+    monitoring = desk.broker.monitoring(LoopTurns(clock), latencies)
+    return "".join([part.decode() async for part in monitoring.text()])
 
 
 def samples(text: str) -> Samples:
@@ -73,19 +63,73 @@ async def test_messages_lags_and_members_have_the_names_of_rocketmq(tmp_path: Pa
     assert found["ledgermq_broker_takes_messages", labels()] == 1
 
 
-async def test_turns_of_the_event_loop_are_counted(tmp_path: Path) -> None:
-    """By how long they lasted, in buckets that contain the shorter ones, as Prometheus wants them."""
-    turns = LoopTurns(Steps([0.0, 0.0005, 1.0, 1.03, 2.0, 7.0]))
-    for _ in range(3):
-        turns.after_io_wait(0)
-        turns.before_io_wait(0)
+async def test_the_age_of_what_a_group_lags_behind_is_that_of_its_oldest_message(tmp_path: Path) -> None:
+    """Whatever the queue; a group that has read everything lags behind nothing."""
     async with open_desk(str(tmp_path)) as desk:
-        monitoring = desk.broker.monitoring(turns)
-        found = samples("".join([part.decode() async for part in monitoring.metrics.text()]))
+        desk.broker.topics.put(TopicConfig("T1", 2, 2))
+        for queue_id in (0, 1):
+            desk.put("T1", queue_id=queue_id)
+        await desk.settled()
+        stored = desk.broker.store.store_time("T1", 1, 0)
+        desk.broker.offsets.commit("behind", "T1", 0, 1)
+        desk.broker.offsets.commit("behind", "T1", 1, 0)
+        desk.broker.offsets.commit("done", "T1", 0, 1)
+        before = desk.broker.world.clock.wall_ms()
+        found = samples(await text_of(desk))
+        after = desk.broker.world.clock.wall_ms()
 
-    counts = {dict(key)["le"]: value for (name, key), value in found.items() if name.endswith("turn_seconds_bucket")}
-    assert counts == {"0.001": 1, "0.005": 1, "0.02": 1, "0.05": 2, "0.1": 2, "0.5": 2, "2.0": 2, "+Inf": 3}
-    assert found["ledgermq_event_loop_turn_seconds_sum", labels()] == pytest.approx(5.0305)
+    age = found["rocketmq_consumer_lag_latency", labels(topic="T1", consumer_group="behind")]
+    assert before - stored <= age <= after - stored
+    assert found["rocketmq_consumer_lag_latency", labels(topic="T1", consumer_group="done")] == 0
+
+
+async def test_what_was_deleted_before_a_group_had_read_it_is_counted(tmp_path: Path) -> None:
+    async with open_desk(str(tmp_path)) as desk:
+        desk.broker.offsets.note_lost("g1", "T1", 7)
+        found = samples(await text_of(desk))
+
+    assert found["ledgermq_messages_deleted_unread_total", labels(topic="T1", consumer_group="g1")] == 7
+
+
+async def test_requests_are_measured_by_their_code(tmp_path: Path) -> None:
+    """Those that a handler takes together, those that it takes one by one, and those of a task; unknown codes are not kept."""
+    async with open_desk(str(tmp_path)) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 1, 1))
+        desk.broker.dispatcher.latencies = Latencies(desk.broker.world.clock)
+        peer = desk.peer()
+        for _ in range(3):
+            peer.send("T1")
+        await desk.settled()
+        peer.pulled("T1")
+        await peer.ask_waiting(
+            RequestCode.QUERY_MESSAGE, {"topic": "T1", "key": "k", "maxNum": 1, "beginTimestamp": 0, "endTimestamp": 1}
+        )
+        peer.ask(30_000)
+        found = samples(await text_of(desk))
+
+    counts = {dict(key)["request_code"]: value for (name, key), value in found.items() if name == "rocketmq_rpc_latency_count"}
+    assert counts == {
+        str(code.value): count
+        for code, count in ((RequestCode.SEND_MESSAGE_V2, 3), (RequestCode.PULL_MESSAGE, 1), (RequestCode.QUERY_MESSAGE, 1))
+    }
+
+
+async def test_a_scrape_of_ten_thousand_topics_holds_no_turn_for_long(tmp_path: Path) -> None:
+    """20 ms of processor time; four series for each topic, and their ages from the files."""
+    async with open_desk(str(tmp_path)) as desk:
+        for number in range(10_000):
+            desk.broker.stats.topic_put(f"topic{number}", 1, 100)
+            desk.broker.offsets.commit("g1", f"topic{number}", 0, 0)
+        gc.collect()
+        gc.freeze()
+        try:
+            with counted(time.thread_time_ns) as turns:
+                text = await text_of(desk)
+        finally:
+            gc.unfreeze()
+
+    assert text.count("\n") > 40_000
+    assert turns.most < 20_000_000
 
 
 async def test_a_scrape_of_many_topics_takes_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +150,7 @@ async def test_a_scrape_of_many_topics_takes_turns(tmp_path: Path, monkeypatch: 
         with counted(lambda: asked) as turns:
             text = await text_of(desk)
 
-    assert asked == 10_000
+    assert asked == 20_000, "for the lag, and for its age"
     assert turns.most <= SLICE_SERIES
     assert text.count("# TYPE rocketmq_messages_in_total counter") == 1
     assert sum(line.startswith("rocketmq_messages_in_total{") for line in text.splitlines()) == 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import trio
 
 from ledgermq.broker.config import BrokerConfig, config_of
 from ledgermq.broker.errors import BadConfig
-from ledgermq.broker.metrics import LoopTurns
+from ledgermq.remoting.metrics import Latencies, LoopTurns
 from ledgermq.testing.ports import reserved_ports
 
 from .desk import Desk, open_desk
@@ -26,8 +27,9 @@ async def get(port: int, path: str) -> tuple[int, bytes]:
     return int(head.split()[1]), body
 
 
-def faults(desk: Desk) -> dict[str, str | None]:
-    return desk.broker.monitoring(LoopTurns(desk.broker.world.clock)).faults()
+def faults(desk: Desk) -> Mapping[str, str | None]:
+    clock = desk.broker.world.clock
+    return desk.broker.monitoring(LoopTurns(clock), Latencies(clock)).faults()
 
 
 async def test_a_broker_serves_its_metrics_and_its_state(tmp_path: Path) -> None:
