@@ -20,7 +20,7 @@ from ..store.errors import StoreError
 from ..world.events import get_logger
 from ..world.real import real_world
 from .logs import LogFormat, log_options, log_to_stderr
-from .reasons import reason_of
+from .reasons import SuggestingGroup, reason_of
 from .serving import properties_of, serve
 
 log = get_logger(__name__)
@@ -38,7 +38,19 @@ def _key_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-@click.command("broker")
+class _Lazy(SuggestingGroup):
+    """Imports the commands about brokers that run when they are wanted: running one does not need an admin client."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
+        return ["config", "drain"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from . import broker_admin  # noqa: PLC0415 - see the class
+
+        return getattr(broker_admin, cmd_name) if cmd_name in self.list_commands(ctx) else None
+
+
+@click.group("broker", cls=_Lazy, invoke_without_command=True)
 @click.option(
     "-c", "--config", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="RocketMQ's broker.conf."
 )
@@ -57,6 +69,8 @@ def command(
     Every key of broker.conf is a flag too, in RocketMQ's spelling (--listenPort 10911) or in dashes (--listen-port 10911);
     -p shows all keys. A flag has priority over the file, and the file over $LEDGERMQ_NAMESRV.
     """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     log_to_stderr(log_level, log_format)  # first, so that a warning about the configuration is not in the output of -p
     given = {name.removeprefix("key_"): value for name, value in keys.items() if value is not None}
     config = _config(file, namesrv, given)

@@ -117,6 +117,27 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
     return command
 
 
+def watchable(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Let the body of a command that has `watch_option` run again and again; what it finds missing does not end it then."""
+
+    @functools.wraps(function)
+    async def run(*args: Any, watch_seconds: float | None, **kwargs: Any) -> None:
+        if watch_seconds is None:
+            await function(*args, **kwargs)
+            return
+        while True:
+            click.clear()
+            try:
+                await function(*args, **kwargs)
+            except click.exceptions.Exit:
+                pass
+            except ClientError as error:
+                click.echo(explain(error, str(kwargs["namesrv"])), err=True)
+            await trio.sleep(watch_seconds)
+
+    return run
+
+
 async def _run_interruptibly(function: Callable[[], Awaitable[None]], with_sigint: bool) -> None:
     """Handle SIGTERM as Ctrl-C, so that a terminated consumer still commits what it has printed."""
     interrupt = signal.getsignal(signal.SIGINT)  # trio's handler, which raises KeyboardInterrupt only where that is safe
@@ -220,6 +241,9 @@ class Seconds(click.FloatRange):
         if seconds != seconds:  # noqa: PLR0124 - NaN, which click accepts in every range
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
         return seconds
+
+
+watch_option = click.option("--watch", "watch_seconds", type=Seconds(), help="Show it again at this interval, until Ctrl-C.")
 
 
 def pairs(items: tuple[str, ...], option: str) -> dict[str, str]:

@@ -8,8 +8,8 @@ import click
 
 from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError
-from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
-from .dledger import missing_of
+from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster, watch_option, watchable
+from .dledger import degradations_of_groups, outages_of_groups
 from .output import fail_if_missing, number_or_text, print_rows, snake, snaked
 from .reasons import SuggestingGroup
 
@@ -36,7 +36,9 @@ async def list_brokers(namesrv: str, as_json: bool) -> None:
 @command.command("status")
 @namesrv_option
 @json_option
+@watch_option
 @talks_to_cluster
+@watchable
 async def status(namesrv: str, as_json: bool) -> None:
     """Show version, load, disk and replication of every broker, or why it does not answer.
 
@@ -45,25 +47,50 @@ async def status(namesrv: str, as_json: bool) -> None:
     group, or that two nodes lead.
     """
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        rows = [{**row, **dict.fromkeys(_STATE)} for row in await _members(admin)]
-        nodes = [node for row in rows if (node := await _ask_broker(admin, row)) is not None]
+        rows, nodes = await state_of(admin)
     columns = ("broker", "id", "role", "address", "version", "in_tps", "out_tps", "disk_percent", "log_end", "replication")
     print_rows(rows, columns, as_json=as_json)
-    silent = [f"{row['broker']}: {row['role']} {row['id']} at {row['address']}: {row['error']}" for row in rows if row["error"]]
-    with_master = {str(row["broker"]) for row in rows if row["role"] == "master"} | {str(node["broker"]) for node in nodes}
+    fail_if_missing([*outages_of(rows, nodes), *degradations_of(rows, nodes)])
+
+
+async def state_of(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What all brokers report, and what those report that are nodes of DLedger groups."""
+    rows = [{**row, **dict.fromkeys(_STATE)} for row in await _members(admin)]
+    return rows, [node for row in rows if (node := await _ask_broker(admin, row)) is not None]
+
+
+def outages_of(rows: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> list[str]:
+    """What keeps clients from sending or reading."""
+    with_master = _with_master(rows, nodes)
     headless = sorted({str(row["broker"]) for row in rows} - with_master)
+    return [
+        *([] if rows else ["the name server knows no broker"]),
+        *(f"{name}: no master, so nothing can be sent to it" for name in headless),
+        *(_silent(row) for row in rows if row["error"] and row["role"] == "master"),
+        *outages_of_groups(nodes),
+    ]
+
+
+def degradations_of(rows: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> list[str]:
+    """What does not keep clients from anything, but protects less than it should."""
+    with_master = _with_master(rows, nodes)
     alone = [row["broker"] for row in rows if row["waits_in_vain"]]
     idle = [row for row in rows if row["broker"] in with_master and _follows_nobody(row["ha"] or {})]
-    fail_if_missing(
-        [
-            *([] if rows else ["the name server knows no broker"]),
-            *silent,
-            *(f"{name}: no master, so nothing can be sent to it" for name in headless),
-            *(f"{name}: no slave of its SYNC_MASTER, so sends end with SLAVE_NOT_AVAILABLE" for name in alone),
-            *(f"{row['broker']}: slave {row['id']} at {row['address']} is not fed: {row['replication']}" for row in idle),
-            *(missing_of(nodes) if nodes else ()),
-        ]
-    )
+    return [
+        *(_silent(row) for row in rows if row["error"] and row["role"] != "master"),
+        *(f"{name}: no slave of its SYNC_MASTER, so sends end with SLAVE_NOT_AVAILABLE" for name in alone),
+        *(f"{row['broker']}: slave {row['id']} at {row['address']} is not fed: {row['replication']}" for row in idle),
+        *degradations_of_groups(nodes),
+    ]
+
+
+def _with_master(rows: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> set[str]:
+    """The names that have a master, or a group that elects one."""
+    return {str(row["broker"]) for row in rows if row["role"] == "master"} | {str(node["broker"]) for node in nodes}
+
+
+def _silent(row: dict[str, Any]) -> str:
+    return f"{row['broker']}: {row['role']} {row['id']} at {row['address']}: {row['error']}"
 
 
 async def _members(admin: Admin) -> list[dict[str, Any]]:

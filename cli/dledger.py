@@ -10,7 +10,7 @@ from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError
 from ..ha.raft.quorum import Configuration
 from ..ha.raft.route_table import RouteTable
-from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
+from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster, watch_option, watchable
 from .output import fail_if_missing, print_rows, snaked
 from .reasons import SuggestingGroup
 
@@ -25,7 +25,9 @@ def command() -> None:
 @command.command("status")
 @namesrv_option
 @json_option
+@watch_option
 @talks_to_cluster
+@watchable
 async def status(namesrv: str, as_json: bool) -> None:
     """Show every node with its view of the group: role, term, committed index and problems.
 
@@ -63,25 +65,39 @@ def leaders_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def missing_of(found: list[dict[str, Any]]) -> list[str]:
-    """What the groups lack: nodes that do not answer or take no part, leaders, and members that are not connected."""
+    """What the groups lack: leaders, nodes that do not answer or take no part, and members that are not connected."""
     if not found:
         return ["no broker that the name server knows belongs to a DLedger group"]
+    return [*outages_of_groups(found), *degradations_of_groups(found)]
+
+
+def outages_of_groups(found: list[dict[str, Any]]) -> list[str]:
+    """The groups that no node leads, or two."""
+    leaders = {node["broker"]: node for node in leaders_of(found)}
+    return [
+        *(
+            f"{node['broker']}: {node['selfId']} at {node['address']} leads too, in term {node['term']}, and may hold messages "
+            f"that {newest['selfId']} at {newest['address']}, which leads in term {newest['term']}, does not have"
+            for node in found
+            if node.get("role") == "leader" and node is not (newest := leaders[node["broker"]])
+        ),
+        *(
+            f"{broker}: no node leads, so nothing can be sent"
+            for broker in sorted({node["broker"] for node in found} - leaders.keys())
+        ),
+    ]
+
+
+def degradations_of_groups(found: list[dict[str, Any]]) -> list[str]:
+    """The nodes that do not answer or take no part, and the members that are not connected."""
     missing = [
         f"{node['broker']}: {node.get('selfId') or 'the node'} at {node['address']}: {node['failure']}"
         for node in found
         if node.get("failure")
     ]
     leaders = {node["broker"]: node for node in leaders_of(found)}
-    missing += [
-        f"{node['broker']}: {node['selfId']} at {node['address']} leads too, in term {node['term']}, and may hold messages "
-        f"that {newest['selfId']} at {newest['address']}, which leads in term {newest['term']}, does not have"
-        for node in found
-        if node.get("role") == "leader" and node is not (newest := leaders[node["broker"]])
-    ]
     for broker in sorted({node["broker"] for node in found}):
         leader = leaders.get(broker)
-        if leader is None:
-            missing.append(f"{broker}: no node leads, so nothing can be sent")
         views = [leader] if leader else [node for node in found if node["broker"] == broker]
         silent = {peer["id"] for view in views for peer in view.get("peers") or () if not peer.get("connected")}
         missing += [

@@ -12,7 +12,7 @@ from ..client.admin import open_admin
 from ..client.admin.errors import GroupExists
 from ..client.errors import NotOnline
 from . import redrive
-from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster
+from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster, watch_option, watchable
 from .output import moment_or_none, print_json, print_rows, snaked, warn_without_master, when
 from .reasons import SuggestingGroup
 
@@ -67,7 +67,9 @@ def _settings_row(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 @click.option("--topic", help="Only its queues of this topic.")
 @namesrv_option
 @json_option
+@watch_option
 @talks_to_cluster
+@watchable
 async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> None:
     """Show the offsets and the lag of a group in each queue, and its members."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
@@ -119,6 +121,42 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
 
 def _counts(lost: Mapping[str, int]) -> str:
     return ", ".join(f"{count} messages of {topic}" for topic, count in lost.items())
+
+
+@command.command("connections")
+@click.argument("group")
+@namesrv_option
+@json_option
+@watch_option
+@talks_to_cluster
+@watchable
+async def connections(group: str, namesrv: str, as_json: bool) -> None:
+    """Show the members of a group that are online, and what they subscribe to."""
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
+        found = await admin.group_connections(group)
+    if as_json:
+        print_json(attrs.asdict(found))
+        return
+    print_rows(
+        [attrs.asdict(member) for member in found.members], ("client_id", "address", "language", "version"), as_json=False
+    )
+    click.echo(f"{found.consume_type}, {found.message_model}, {found.consume_from}")
+    for topic, expression in sorted(found.subscriptions.items()):
+        click.echo(f"{topic}: {expression}")
+
+
+@command.command("clone")
+@click.argument("source")
+@click.argument("target")
+@click.argument("topic")
+@namesrv_option
+@talks_to_cluster
+async def clone(source: str, target: str, topic: str, namesrv: str) -> None:
+    """Let the group TARGET go on in TOPIC where SOURCE is; members of TARGET that are online do not notice."""
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
+        await admin.clone_offsets(source, target, topic)
+        lag = sum(position.lag for position in (await admin.group_stats(target, topic)).values())
+    click.echo(f"{target} is where {source} is in {topic}: {lag} behind")
 
 
 @command.command("reset")

@@ -11,9 +11,11 @@ from typing import Protocol
 
 import click
 import pytest
+import trio
+import trio.testing
 from click.testing import Result
 
-from ledgermq.cli.clients import explain, moment, pairs
+from ledgermq.cli.clients import explain, moment, pairs, watchable
 from ledgermq.cli.output import body_fields, table, when
 from ledgermq.client.errors import (
     ClientError,
@@ -115,3 +117,28 @@ def test_a_server_that_accepts_only_tls_is_recognized(start: Callable[..., Serve
     for arguments in (("topic", "list"), ("send", "t", "x")):
         assert "takes TLS alone closes plain connections" in runner(*arguments, status=1, namesrv=address).stderr
     assert "takes TLS alone" not in runner("topic", "list", "--tls", namesrv=address).stderr
+
+
+async def test_a_watched_command_runs_again_and_again(
+    autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it finds missing, and a server that is away for a moment, do not end it."""
+    del autojump_clock
+    ends = [None, click.exceptions.Exit(1), NoAnswer("10.0.0.1:1", "silence"), None]
+    at: list[float] = []
+
+    @watchable
+    async def command(namesrv: str) -> None:
+        at.append(trio.current_time())
+        await trio.lowlevel.checkpoint()
+        if len(at) <= len(ends) and (error := ends[len(at) - 1]) is not None:
+            raise error
+
+    began = trio.current_time()
+    with trio.move_on_after(9):
+        await command(namesrv=NAMESRV, watch_seconds=2.0)
+
+    assert [each - began for each in at] == [0, 2, 4, 6, 8]
+    assert "10.0.0.1:1" in capsys.readouterr().err
+    await command(namesrv=NAMESRV, watch_seconds=None)
+    assert len(at) == 6

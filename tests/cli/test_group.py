@@ -48,3 +48,17 @@ def test_what_a_group_has_lost_is_shown(ledgermq: Run, as_json: Callable[..., An
     words = "lost, because they were deleted before the group had read them: 17 messages of Orders"
     assert words in ledgermq("group", "show", "losers").stdout
     assert "lost" not in ledgermq("group", "show", "keepers").stdout
+
+
+def test_members_are_shown_and_positions_cloned(runner: Run, namesrv: str) -> None:
+    """A group that nobody is a member of says so; the other group goes on where the first one is."""
+    runner("topic", "create", "Cloned", "--queues", "1", namesrv=namesrv)
+    runner("send", "Cloned", "one", "two", "three", namesrv=namesrv)
+    runner("consume", "Cloned", "--group", "first", "--max", "2", "--from-beginning", namesrv=namesrv)
+
+    said = runner("group", "clone", "first", "second", "Cloned", namesrv=namesrv).stdout
+
+    assert said == "second is where first is in Cloned: 1 behind\n"
+    assert (
+        "No member of the group is connected now." in runner("group", "connections", "first", namesrv=namesrv, status=1).stderr
+    )

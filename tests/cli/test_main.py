@@ -89,7 +89,7 @@ def test_an_unknown_command_is_a_mistake_of_usage(runner: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "incomplete", "found"), [([], "to", {"topic"}), (["topic"], "s", {"show"}), ([], "--v", {"--version"})]
+    ("words", "incomplete", "found"), [([], "to", {"top", "topic"}), (["topic"], "s", {"show"}), ([], "--v", {"--version"})]
 )
 def test_words_are_completed(words: list[str], incomplete: str, found: set[str]) -> None:
     """Commands of both levels, and flags."""

@@ -1,0 +1,76 @@
+"""`ledgermq check`: one line and an exit status for Nagios and its like."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import click
+
+from ..client.admin import Admin, open_admin
+from ..client.errors import ClientError
+from .clients import chosen_tls, explain, namesrv_option, talks_to_cluster
+from .cluster import degradations_of, outages_of, state_of
+from .output import one_line
+
+_NAMES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+WARNING, CRITICAL, UNKNOWN = 1, 2, 3
+
+
+class _Unknown(click.UsageError):
+    """A usage error that ends with the status that means unknown; click's own, 2, would mean critical."""
+
+    exit_code = UNKNOWN
+
+
+class _Check(click.Command):
+    """A command whose usage errors end with the status that means unknown."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)
+        except click.UsageError as error:
+            raise _Unknown(error.format_message(), error.ctx) from error
+
+
+@click.command("check", cls=_Check)
+@click.option("--group", "groups", multiple=True, help="Also check the lag of this group; may be repeated.")
+@click.option("--lag", "lag_max", type=click.IntRange(min=0), default=10_000, show_default=True, help="Warn above so many.")
+@click.option(
+    "--disk", "disk_max", type=click.IntRange(1, 100), default=85, show_default=True, help="Warn above so many per cent."
+)
+@namesrv_option
+@talks_to_cluster
+async def command(groups: tuple[str, ...], lag_max: int, disk_max: int, namesrv: str) -> None:
+    """Check a cluster, and end with the status of a Nagios plugin: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN.
+
+    Critical is what keeps clients from sending or reading: no name server, no broker, a name without a master, a group
+    without a leader or with two. A warning is what only protects less, and a disk or a group beyond its bound.
+    """
+    try:
+        async with open_admin(namesrv, tls=chosen_tls()) as admin:
+            rows, nodes = await state_of(admin)
+            lags = [await _lag_of(admin, group) for group in groups]
+    except ClientError as error:
+        _end(CRITICAL, [explain(error, namesrv).splitlines()[0]])
+    warnings = degradations_of(rows, nodes)
+    warnings += [
+        f"{row['broker']}: the disk of {row['address']} is {row['disk_percent']:.0f}% full"
+        for row in rows
+        if (row["disk_percent"] or 0) > disk_max
+    ]
+    warnings += [f"{group} is {lag} messages behind" for group, lag in zip(groups, lags, strict=True) if lag > lag_max]
+    if outages := outages_of(rows, nodes):
+        _end(CRITICAL, outages + warnings)
+    if warnings:
+        _end(WARNING, warnings)
+    names = {row["broker"] for row in rows}
+    click.echo(f"OK: {len(rows)} brokers of {len(names)} names, {sum(row['in_tps'] for row in rows):.0f} messages in a second")
+
+
+async def _lag_of(admin: Admin, group: str) -> int:
+    return sum(position.lag for position in (await admin.group_stats(group)).values())
+
+
+def _end(status: int, found: list[str]) -> NoReturn:
+    click.echo(one_line(f"{_NAMES[status]}: {'; '.join(found)}"))
+    raise click.exceptions.Exit(status)
