@@ -67,7 +67,7 @@ class TurnWatch(trio.abc.Instrument):
             time.sleep(SAMPLE_SECONDS)
             began = self._step_began
             if began != self._placed and time.clock_gettime(clock) - began > PLACED_SECONDS:
-                frame = sys._current_frames()[self._main]  # noqa: SLF001 - documented, in spite of its name
+                frame = sys._current_frames()[self._main]  # noqa: SLF001 - documented, in spite of its name  # pyright: ignore[reportPrivateUsage]
                 frames = traceback.extract_stack(frame)[-FRAMES_NOTED_MAX:]
                 self.requests.append("in " + " ".join(f"{Path(one.filename).name}:{one.lineno}" for one in frames))
                 self._placed = began
@@ -91,7 +91,7 @@ def _note_requests(watch: TurnWatch) -> None:
         return handled
 
     Dispatcher.handle = noted  # type: ignore[method-assign]
-    wait = Dispatcher._wait  # noqa: SLF001 - the one place where a task learns of its request
+    wait = Dispatcher._wait  # noqa: SLF001 - the one place where a task learns of its request  # pyright: ignore[reportPrivateUsage]
 
     async def named(self: Dispatcher, connection: ServerConnection, request: RemotingCommand) -> None:
         trio.lowlevel.current_task().name = f"request {request.code}:{len(request.body)}"

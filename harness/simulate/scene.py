@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from math import inf
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 import trio
@@ -292,23 +292,20 @@ def _holds(node: Node, put: Put) -> bool:
     return b"%d;" % put.number in bytes(view[:200])
 
 
-def difference(mine: object, theirs: object) -> str:
-    """What two tables have that the other one lacks, of dictionaries the entries alone."""
-    if not isinstance(mine, dict) or not isinstance(theirs, dict):
-        return f"{mine} and {theirs}"
-    own: dict[object, object] = mine
-    keys = [key for key in {**own, **theirs} if own.get(key) != theirs.get(key)]
-    return ", ".join(f"{key}: {own.get(key)} and {theirs.get(key)}" for key in keys)
+def difference(mine: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> str:
+    """The entries of two tables that differ."""
+    keys = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
+    return ", ".join(f"{key}: {mine.get(key)} and {theirs.get(key)}" for key in keys)
 
 
-def tables_of(node: Node) -> dict[str, object]:
+def tables_of(node: Node) -> dict[str, Mapping[Any, Any]]:
     """The tables that must be equal on every node of a group once all of its log is derived."""
     broker = node.broker
     assert broker is not None
     store, offsets = broker.store, broker.offsets
     return {
         "offsets": {key: offsets.query(key[1], key[0], key[2]) for key in sorted(offsets.entries())},
-        "locks": sorted(broker.locks.rows(broker.locks.keys())),
+        "locks": {tuple(row[:-1]): row[-1] for row in broker.locks.rows(broker.locks.keys())},
         "positions of delayed messages": broker.delay.offsets(),
         "queue ends": {key: store.max_offset(*key) for key in sorted(store.queues.table)},
         "topics": {name: config.to_json() for name, config in sorted(broker.topics.topics.items())},

@@ -34,9 +34,9 @@ from ledgermq.testing.sim.world import Machine
 from ledgermq.world.address import Address
 from ledgermq.world.real import World
 
-from .test_derived_tables import tables_of, up
 from .test_dledger import Group, scenario
 from .test_older_logs import ROOT, leave_classic_stores, start_all
+from .test_tables import tables_of, up
 
 SETTINGS = {
     "mappedFileSizeCommitLog": "16384",
@@ -173,7 +173,7 @@ async def check_fork(scene: Scene, number: int, done: Restored, moment: int) -> 
     told, world = scene.told, scene.embedded.world
     acknowledged = {each for each, at in told.acknowledged.items() if at <= moment}
     later = {each for each, at in told.begun.items() if at > moment}
-    consumed = {each for each, at in told.consumed.items() if at <= done.choice.tables.taken_ms}
+    consumed = {each for each, at in told.consumed.items() if at <= moment}
     async with scene.fork(number) as (broker, namesrv):
         for (topic, _), offsets in broker.offsets.table.items():
             for queue_id, offset in offsets.items():

@@ -25,8 +25,8 @@ from ledgermq.world.address import Address
 
 from .desk import BORN, Desk, Peer, open_desk, until
 from .test_delay import turned_by_hand
-from .test_derived_tables import up
 from .test_dledger import Group, scenario
+from .test_tables import up
 
 FIELDS = {"a": "pg", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": BORN, "h": 0, "i": "", "j": 0, "k": "false"}
 PLACE = ("queueId", "queueOffset", "msgId")

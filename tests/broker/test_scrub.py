@@ -16,9 +16,9 @@ from ledgermq.store import scrub
 from ledgermq.world.disk import Disk
 
 from .desk import open_desk, until
-from .test_derived_tables import up
 from .test_dledger import Group, scenario
 from .test_older_logs import leave_classic_stores, start_all
+from .test_tables import up
 
 BODY = bytes(2000)
 

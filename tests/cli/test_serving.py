@@ -53,7 +53,7 @@ def test_a_wrong_configuration_is_a_mistake_of_usage(runner: Run, arguments: tup
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("topc", "list"), "No such command 'topc'. Did you mean topic?"),
+        (("topc", "list"), "No such command 'topc'. Did you mean topic or top?"),
         (("topic", "crate", "t"), "No such command 'crate'. Did you mean create or route?"),
         (("group", "shwo", "g"), "No such command 'shwo'. Did you mean show?"),
         (("xyzzy",), "No such command 'xyzzy'"),
