@@ -22,6 +22,9 @@ import attrs
 from ..message.message import MessageQueue
 from .received import BUFFERED, DONE, FORGOTTEN, GIVEN_BACK, HANDED_OUT, REDELIVERED, ReceivedMessage
 
+PULL_MESSAGES_MAX = 32
+"""How many messages one pull asks for by default."""
+
 MESSAGES_PER_QUEUE_MAX = 1000
 """A queue with this many messages that are not done is not pulled (RocketMQ `pullThresholdForQueue`)."""
 

@@ -26,6 +26,7 @@ from .errors import ClientError, Closed, InvalidArgument, Stopped
 from .hosted import (
     MESSAGES_PER_TAKE,
     Host,
+    Hosted,
     HostedConsumer,
     HostedIteration,
     HostedMessage,
@@ -62,13 +63,11 @@ class BlockingHost(Host[Client]):
 
 
 @attrs.define(eq=False)
-class BlockingProducer:
+class BlockingProducer(Hosted[BlockingHost[producer.Producer]]):
     """Sends messages; see `Producer`."""
 
-    _host: BlockingHost[producer.Producer]
-
     def __repr__(self) -> str:
-        return f"<BlockingProducer of {self._host.client.group}>"
+        return f"<BlockingProducer of {self.host.client.group}>"
 
     def send(
         self,
@@ -80,8 +79,8 @@ class BlockingProducer:
         timeout_seconds: float | None = None,
     ) -> SendResult:
         """Send one message and wait for the acknowledgement; see `Producer.send`. A `selector` runs in the client's thread."""
-        return self._host.run(
-            self._host.client.send, message, key=key, queue=queue, selector=selector, timeout_seconds=timeout_seconds
+        return self.host.run(
+            self.host.client.send, message, key=key, queue=queue, selector=selector, timeout_seconds=timeout_seconds
         )
 
     def send_many(
@@ -97,23 +96,21 @@ class BlockingProducer:
         Messages of one queue are stored in the order in which they are given; see `Producer.send_many`. A function for `key`
         runs in the client's thread.
         """
-        return self._host.run(
-            self._host.client.send_many, list(messages), key=key, queue=queue, timeout_seconds=timeout_seconds
-        )
+        return self.host.run(self.host.client.send_many, list(messages), key=key, queue=queue, timeout_seconds=timeout_seconds)
 
     def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_seconds: float | None = None
     ) -> list[SendResult]:
         """Send messages of one topic as one request to one queue; see `Producer.send_batch`."""
-        return self._host.run(self._host.client.send_batch, messages, queue=queue, timeout_seconds=timeout_seconds)
+        return self.host.run(self.host.client.send_batch, messages, queue=queue, timeout_seconds=timeout_seconds)
 
     def send_oneway(self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None) -> None:
         """Send one message without acknowledgement; see `Producer.send_oneway`."""
-        self._host.run(self._host.client.send_oneway, message, key=key, queue=queue)
+        self.host.run(self.host.client.send_oneway, message, key=key, queue=queue)
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of `topic` that can be written."""
-        return self._host.run(self._host.client.queues, topic)
+        return self.host.run(self.host.client.queues, topic)
 
 
 class BlockingMessage(HostedMessage):
@@ -282,63 +279,59 @@ async def _at_once(function: Callable[[], None]) -> None:
 
 
 @attrs.define(eq=False)
-class BlockingPullConsumer:
+class BlockingPullConsumer(Hosted[BlockingHost[pull.PullConsumer]]):
     """Reads queues; see `PullConsumer`."""
 
-    _host: BlockingHost[pull.PullConsumer]
-
     def queues(self, topic: str) -> list[MessageQueue]:
-        return self._host.run(self._host.client.queues, topic)
+        return self.host.run(self.host.client.queues, topic)
 
     def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
-        self._host.run(self._host.client.assign, list(queues), expression)
+        self.host.run(self.host.client.assign, list(queues), expression)
 
     def assignment(self) -> list[MessageQueue]:
-        return self._host.client.assignment()
+        return self.host.client.assignment()
 
     def poll(self, messages_max: int = pull.MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[RecordView]:
         """Take the messages that have arrived, or wait for some; an empty list after `timeout_seconds`."""
-        client = self._host.client
-        messages: list[ReceivedMessage] = self._host.ask(partial(client.poll, messages_max, timeout_seconds), client.unpoll)
+        client = self.host.client
+        messages: list[ReceivedMessage] = self.host.ask(partial(client.poll, messages_max, timeout_seconds), client.unpoll)
         return list(messages)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        self._host.run(self._host.client.seek, queue, offset)
+        self.host.run(self.host.client.seek, queue, offset)
 
     def seek_to_beginning(self, queue: MessageQueue) -> None:
-        self._host.run(self._host.client.seek_to_beginning, queue)
+        self.host.run(self.host.client.seek_to_beginning, queue)
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        self._host.run(self._host.client.seek_to_end, queue)
+        self.host.run(self.host.client.seek_to_end, queue)
 
     def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        self._host.run(self._host.client.seek_to_time, queue, timestamp_ms)
+        self.host.run(self.host.client.seek_to_time, queue, timestamp_ms)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        self._host.run(_at_once, partial(self._host.client.pause, list(queues)))
+        self.host.run(_at_once, partial(self.host.client.pause, list(queues)))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        self._host.run(_at_once, partial(self._host.client.resume, list(queues)))
+        self.host.run(_at_once, partial(self.host.client.resume, list(queues)))
 
     def position(self, queue: MessageQueue) -> int:
-        return self._host.client.position(queue)
+        return self.host.client.position(queue)
 
     def committed(self, queue: MessageQueue) -> int | None:
-        return self._host.run(self._host.client.committed, queue)
+        return self.host.run(self.host.client.committed, queue)
 
     def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
-        self._host.run(self._host.client.commit, queue, offset)
+        self.host.run(self.host.client.commit, queue, offset)
 
 
 @attrs.define(eq=False)
-class BlockingAdmin:
+class BlockingAdmin(Hosted[BlockingHost[admin.Admin]]):
     """Administers a cluster: `call` runs any method of `Admin`, as in `admin.call(lambda each: each.topics())`."""
-
-    _host: BlockingHost[admin.Admin]
 
     def call(self, ask: Callable[[admin.Admin], Awaitable[T]]) -> T:
         """Run one function of the admin client and wait for its result."""
-        return self._host.run(ask, self._host.client)
+        return self.host.run(ask, self.host.client)
 
 
 def _blocking(

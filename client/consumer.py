@@ -22,6 +22,7 @@ from ..message.message import MessageQueue
 from ..world.events import get_logger
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
+from . import environment
 from .arguments import (
     INT_MAX,
     check_function,
@@ -32,13 +33,13 @@ from .arguments import (
     check_timeout,
     shown,
 )
-from .assigned import BYTES_MAX, BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, HeldBytes
+from .assigned import HeldBytes
 from .background import background_nursery
 from .consumer_options import AckMode, ConsumerOptions
 from .delivery import Line, Source
 from .direct import DirectMessages
 from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason, Stopped
-from .fetch import PULL_MESSAGES_MAX, OnOffsetMoved
+from .fetch import OnOffsetMoved
 from .iteration import Iteration
 from .membership import Membership
 from .offsets import kept_offsets
@@ -284,6 +285,10 @@ class Consumer:
             "consumerGroup": self.group,
         }
 
+    def update_name_servers(self, namesrv: str | Iterable[str]) -> None:
+        """Ask these name servers from now on; see `Producer.update_name_servers`."""
+        self._session.update_name_servers(namesrv)
+
     async def commit(self) -> None:
         """Commit the group's offsets in every queue now; they are also committed every 5 seconds and at close.
 
@@ -400,9 +405,9 @@ def message_failed(message: RecordView, error: BaseException) -> None:
 
 @asynccontextmanager
 async def open_consumer(
-    namesrv: str | Iterable[str],
-    group: str,
-    topics: str | Iterable[str] | Mapping[str, str | Subscription],
+    namesrv: str | Iterable[str] | None = None,
+    group: str = "",
+    topics: str | Iterable[str] | Mapping[str, str | Subscription] = (),
     *,
     ack: AckMode = "auto",
     orderly: bool = False,
@@ -410,16 +415,16 @@ async def open_consumer(
     consume_from: ConsumeFrom = ConsumeFrom.LAST,
     consume_timestamp_ms: int | None = None,
     strategy: str | Strategy = "average",
-    pull_messages_max: int = PULL_MESSAGES_MAX,
-    messages_per_queue_max: int = MESSAGES_PER_QUEUE_MAX,
-    bytes_per_queue_max: int = BYTES_PER_QUEUE_MAX,
-    bytes_max: int = BYTES_MAX,
+    pull_messages_max: int | None = None,
+    messages_per_queue_max: int | None = None,
+    bytes_per_queue_max: int | None = None,
+    bytes_max: int | None = None,
     reconsume_times_max: int | None = None,
-    read_from: ReadFrom = ReadFrom.SUGGESTED,
+    read_from: ReadFrom | None = None,
     on_offset_moved: OnOffsetMoved | None = None,
     offsets_path: str | None = None,
     instance_name: str | None = None,
-    tls: bool | ClientTls = False,
+    tls: bool | ClientTls | None = None,
     world: World | None = None,
 ) -> AsyncGenerator[Consumer]:
     """A consumer for the length of an `async with` block; on entry its first share of queues is being read.
@@ -427,12 +432,12 @@ async def open_consumer(
     Leaving the block acknowledges nothing: the member that reads a queue next is given its unacknowledged messages again.
     It also releases the locks of ordered queues, so the code that handles their messages has to end before.
 
-    Args:
-        namesrv: `host:port`, several joined by `;`, or a sequence of them.
-        group: the consumer group.
-        topics: one topic, several, or a mapping from topics to tag expressions such as `"a || b"` (or to `sql(...)`). They are
-            the same for all members of a group: it has one position in each queue, so what one member's expression leaves out
-            is passed for all of them. The broker warns of a member that differs (`subscriptions_differ`).
+    Args: one that is None is read from the environment, if it has a variable (`client/environment.py`), or has its default.
+        namesrv: `host:port`, several joined by `;`, or a sequence of them; by default `$LEDGERMQ_NAMESRV`.
+        group: the consumer group, which is always given.
+        topics: always given: one topic, several, or a mapping from topics to tag expressions such as `"a || b"` (or to
+            `sql(...)`). They are the same for all members of a group: it has one position in each queue, so what one member's
+            expression leaves out is passed for all of them. The broker warns of a member that differs (`subscriptions_differ`).
         ack: with `auto` a loop acknowledges a message when it asks for the next one; with `explicit` the application does.
         orderly: hand out one message of a queue at a time, in order; queues are locked for this member, unless broadcasting.
         model: whether the members of the group share the messages, or each gets all of them. A broadcasting member cannot ask
@@ -440,18 +445,20 @@ async def open_consumer(
         consume_from: where to start in a queue in which the group has no offset.
         consume_timestamp_ms: where `ConsumeFrom.TIMESTAMP` starts, and for it alone; half an hour ago by default.
         strategy: how the group divides queues: `average`, `circle`, `consistent_hash`, or a function.
-        pull_messages_max: how many messages one pull asks for; by default brokers return at most 32.
-        messages_per_queue_max: a queue with this many messages that are pulled and not done is not pulled.
-        bytes_per_queue_max: the same in bytes; a pull answer is kept in memory until its last message is done.
-        bytes_max: the same over all queues; while they hold this many bytes, only empty queues are pulled.
+        pull_messages_max: how many messages one pull asks for, 32 by default; by default brokers return no more.
+        messages_per_queue_max: a queue with this many messages that are pulled and not done is not pulled; 1,000 by default.
+        bytes_per_queue_max: the same in bytes, 16 MiB by default; a pull answer is kept in memory until its last message is
+            done.
+        bytes_max: the same over all queues, 64 MiB by default; while they hold this many bytes, only empty queues are pulled.
         reconsume_times_max: failed deliveries before a message is a dead letter; by default as the group's configuration
             says, and without limit in orderly consumption.
-        read_from: which member of a broker's group is read: the suggested one, the master or a slave.
+        read_from: which member of a broker's group is read: the suggested one, by default, the master or a slave.
         on_offset_moved: called when a group cannot continue where it was to, for example because messages have expired that it
             has not read; it runs in the event loop, and what it raises is logged.
         offsets_path: the file in which a broadcasting consumer keeps its offsets; without it they are kept in memory.
         instance_name: replaces the random part of the client id.
-        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which.
+        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which;
+            by default as the file `$LEDGERMQ_TLS_CONFIG` says, and without it not.
         world: replaces disk, network and clock in tests and simulations.
 
     Raises:
@@ -473,12 +480,12 @@ async def open_consumer(
         model,
         consume_from,
         now_ms - CONSUME_AGO_MS if consume_timestamp_ms is None else consume_timestamp_ms,
-        pull_messages_max,
-        messages_per_queue_max,
-        bytes_per_queue_max,
-        bytes_max,
-        reconsume_times_max,
-        read_from,
+        environment.PULL_MESSAGES.value(pull_messages_max),
+        environment.MESSAGES_PER_QUEUE.value(messages_per_queue_max),
+        environment.BYTES_PER_QUEUE.value(bytes_per_queue_max),
+        environment.BYTES.value(bytes_max),
+        environment.RECONSUME_TIMES.value(reconsume_times_max),
+        environment.READ_FROM.value(read_from),
     )
     divide = strategy_of(strategy)
     check_function("on_offset_moved", on_offset_moved)

@@ -20,7 +20,7 @@ from ..remoting.command import RemotingCommand
 from ..remoting.errors import ConnectionLost
 from ..world.events import get_logger
 from ..world.network import Address
-from .assigned import AssignedQueue
+from .assigned import PULL_MESSAGES_MAX, AssignedQueue
 from .errors import BadAnswer, ClientError, NoAnswer, NoRoute, Unreachable
 from .queue_calls import integer_of, request
 from .received import Origin, select_tags, split_records
@@ -31,7 +31,6 @@ log = get_logger(__name__)
 
 PULL_SECONDS = 30.0
 SUSPEND_MS = 15_000
-PULL_MESSAGES_MAX = 32
 REFUSED_PAUSE_SECONDS = 1.0  # RocketMQ's `pullTimeDelayMillsWhenException`
 FLOW_CONTROL_PAUSE_SECONDS = 0.02
 BEHIND_PAUSE_SECONDS = 1.0

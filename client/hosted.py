@@ -7,7 +7,7 @@ for whoever asks next; those of an ordered queue wait in the iteration that has 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -19,10 +19,12 @@ from ..world.threads import LoopEndedError, OtherProcessError, ThreadLoop
 from . import consumer
 from .consumer_options import ConsumerOptions
 from .errors import ClientError, Closed, OtherProcess, Stopped
+from .name_servers import parse_name_servers
 from .received import ReceivedMessage, RecordView, give_back_unfinished
 
 Client = TypeVar("Client")
-AnyHost = TypeVar("AnyHost", bound="Host[consumer.Consumer]")
+AnyHost = TypeVar("AnyHost", bound="Host[Any]")
+ConsumerHost = TypeVar("ConsumerHost", bound="Host[consumer.Consumer]")
 AnyConsumer = TypeVar("AnyConsumer", bound="HostedConsumer[Any]")
 
 MESSAGES_PER_TAKE = 256
@@ -69,6 +71,24 @@ def put_back(messages: Sequence[ReceivedMessage]) -> None:
         message.put_back()
 
 
+@attrs.define(eq=False)
+class Hosted(Generic[AnyHost]):
+    """What all clients for threads and for asyncio have in common."""
+
+    host: AnyHost
+
+    def update_name_servers(self, namesrv: str | Iterable[str]) -> None:
+        """Ask these name servers from now on; see `Producer.update_name_servers`."""
+        texts = namesrv if isinstance(namesrv, str) else list(namesrv)
+        parse_name_servers(texts)
+
+        def update() -> None:
+            with suppress(Closed):
+                self.host.client.update_name_servers(texts)
+
+        self.host.soon(update)
+
+
 class HostedMessage(RecordView):
     """A received message outside of its client's thread; see `ReceivedMessage`."""
 
@@ -85,10 +105,9 @@ class HostedMessage(RecordView):
 
 
 @attrs.define(eq=False)
-class HostedConsumer(Generic[AnyHost]):
+class HostedConsumer(Hosted[ConsumerHost]):
     """What the consumers for threads and for asyncio have in common; see `Consumer`."""
 
-    host: AnyHost
     fetched: deque[ReceivedMessage] = attrs.field(init=False, factory=deque[ReceivedMessage])
     """Messages taken by an iteration and not yet seen by the application; whoever asks next gets them."""
     _iterations: dict[int, None] = attrs.field(init=False, factory=dict[int, None])

@@ -21,6 +21,7 @@ from ..remoting.channel import Channel
 from ..remoting.errors import CallTimeout, ConnectionLost
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
+from . import environment
 from .arguments import (
     INT_MAX,
     check_group,
@@ -31,7 +32,7 @@ from .arguments import (
     check_switch,
     check_topic,
 )
-from .compression import COMPRESS_OVER_BYTES, Compression, compress
+from .compression import Compression, compress
 from .errors import (
     ClientError,
     InvalidArgument,
@@ -40,11 +41,10 @@ from .errors import (
 from .latency import BOUNDS_MS, BrokerLatencies
 from .publications import Publications
 from .replaced_masters import watch_masters
-from .retry import RETRIES, SEND_TIMEOUT_SECONDS, attempt_seconds
+from .retry import attempt_seconds
 from .send_many import Item, ManySends
 from .send_numbers import SendNumbers
 from .sending import (
-    MESSAGE_BYTES_MAX,
     Outgoing,
     ProducerOptions,
     Publication,
@@ -298,6 +298,21 @@ class Producer:
         )
         return publication.queues
 
+    def update_name_servers(self, namesrv: str | Iterable[str]) -> None:
+        """Ask these name servers from now on, and no longer those that were given before.
+
+        Routes that are known stay in use until one of the new name servers has answered, which is asked at once; a request that
+        an old one does not answer any more goes to the new ones.
+
+        Args:
+            namesrv: `host:port`, several joined by `;`, or a sequence of them.
+
+        Raises:
+            InvalidArgument: an address is malformed, or there is none. Nothing was changed.
+            Closed: the client is closed.
+        """
+        self._session.update_name_servers(namesrv)
+
     def _seconds(self, timeout_seconds: float | None) -> float:
         if timeout_seconds is None:
             return self.options.send_timeout_seconds
@@ -333,44 +348,50 @@ class Producer:
 
 @asynccontextmanager
 async def open_producer(
-    namesrv: str | Iterable[str],
+    namesrv: str | Iterable[str] | None = None,
     group: str = DEFAULT_GROUP,
     *,
-    send_timeout_seconds: float = SEND_TIMEOUT_SECONDS,
-    retries: int = RETRIES,
+    send_timeout_seconds: float | None = None,
+    retries: int | None = None,
     compression: Compression | None = Compression.ZLIB,
-    compress_over_bytes: int = COMPRESS_OVER_BYTES,
-    message_bytes_max: int = MESSAGE_BYTES_MAX,
+    compress_over_bytes: int | None = None,
+    message_bytes_max: int | None = None,
     avoid_slow_brokers: bool = True,
     retry_unless_ok: bool = False,
     idempotent: bool = True,
     instance_name: str | None = None,
-    tls: bool | ClientTls = False,
+    tls: bool | ClientTls | None = None,
     world: World | None = None,
 ) -> AsyncGenerator[Producer]:
     """A producer for the length of an `async with` block.
 
-    Args:
-        namesrv: `host:port`, several joined by `;`, or a sequence of them.
+    Args: one that is None is read from the environment, if it has a variable (`client/environment.py`), or has its default.
+        namesrv: `host:port`, several joined by `;`, or a sequence of them; by default `$LEDGERMQ_NAMESRV`.
         group: the producer group.
-        send_timeout_seconds: the time limit of one send, for all attempts together.
-        retries: how often a send is retried after failures that may have stored the message, if the retry may store it again.
+        send_timeout_seconds: the time limit of one send, for all attempts together; 3 by default.
+        retries: how often a send is retried after failures that may have stored the message, if the retry may store it again;
+            2 by default.
         compression: the algorithm for bodies of at least `compress_over_bytes`; None compresses nothing.
-        compress_over_bytes: smaller bodies are sent as they are.
-        message_bytes_max: larger bodies and batches are refused; a broker has its own limit, 4 MiB by default.
+        compress_over_bytes: smaller bodies are sent as they are; 4 KiB by default.
+        message_bytes_max: larger bodies and batches are refused, 4 MiB by default; a broker has its own limit.
         avoid_slow_brokers: avoid brokers for some time after they answered late or not at all.
         retry_unless_ok: send a message to other brokers too that its broker has stored with another status than SEND_OK, for
             example because it has no slave; it is then delivered twice (RocketMQ `retryAnotherBrokerWhenNotStoreOK`).
         idempotent: let brokers of ours store a message once however often its send is retried. After a failure that may have
             stored the message, such a send stays at its broker; without this, it moves to another one and may be stored twice.
         instance_name: replaces the random part of the client id.
-        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which.
+        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which;
+            by default as the file `$LEDGERMQ_TLS_CONFIG` says, and without it not.
         world: replaces disk, network and clock in tests and simulations.
 
     Raises:
         InvalidArgument: a name or an option is invalid.
     Cancellation: pending sends are cancelled with the block; unregistering takes at most a second.
     """
+    send_timeout_seconds = environment.SEND_TIMEOUT.value(send_timeout_seconds)
+    retries = environment.SEND_RETRIES.value(retries)
+    compress_over_bytes = environment.COMPRESS_OVER.value(compress_over_bytes)
+    message_bytes_max = environment.MESSAGE_BYTES.value(message_bytes_max)
     check_group(group)
     check_seconds("send_timeout_seconds", send_timeout_seconds)
     check_integer("retries", retries, 0, INT_MAX)

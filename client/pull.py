@@ -16,6 +16,7 @@ import trio
 from ..message.message import MessageQueue
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
+from . import environment
 from .arguments import (
     INT_MAX,
     LONG_MAX,
@@ -29,11 +30,11 @@ from .arguments import (
     check_timeout,
     check_topic,
 )
-from .assigned import BYTES_MAX, BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue, HeldBytes
+from .assigned import AssignedQueue, HeldBytes
 from .background import background_nursery
 from .delivery import Line, Source
 from .errors import ClientError, Closed, InvalidArgument
-from .fetch import PULL_MESSAGES_MAX, Fetcher, OnOffsetMoved, PullPlan
+from .fetch import Fetcher, OnOffsetMoved, PullPlan
 from .offsets import commit_offsets
 from .queue_calls import commit_offset, committed_offset, max_offset, min_offset, offset_at
 from .received import ReceivedMessage
@@ -200,6 +201,10 @@ class PullConsumer:
         if failures:
             raise failures[0]
 
+    def update_name_servers(self, namesrv: str | Iterable[str]) -> None:
+        """Ask these name servers from now on; see `Producer.update_name_servers`."""
+        self._session.update_name_servers(namesrv)
+
     def close(self) -> None:
         """Refuse further calls, and wake those that wait, which then raise `Closed`."""
         self._closed = True
@@ -280,23 +285,28 @@ class _NoRetries:
 
 @asynccontextmanager
 async def open_pull_consumer(
-    namesrv: str | Iterable[str],
-    group: str,
+    namesrv: str | Iterable[str] | None = None,
+    group: str = "",
     *,
-    pull_messages_max: int = PULL_MESSAGES_MAX,
-    messages_per_queue_max: int = MESSAGES_PER_QUEUE_MAX,
-    bytes_per_queue_max: int = BYTES_PER_QUEUE_MAX,
-    bytes_max: int = BYTES_MAX,
-    read_from: ReadFrom = ReadFrom.SUGGESTED,
+    pull_messages_max: int | None = None,
+    messages_per_queue_max: int | None = None,
+    bytes_per_queue_max: int | None = None,
+    bytes_max: int | None = None,
+    read_from: ReadFrom | None = None,
     on_offset_moved: OnOffsetMoved | None = None,
     instance_name: str | None = None,
-    tls: bool | ClientTls = False,
+    tls: bool | ClientTls | None = None,
     world: World | None = None,
 ) -> AsyncGenerator[PullConsumer]:
     """A pull consumer for the length of an `async with` block; it reads no queue before `assign`.
 
-    Nothing is committed at the end of the block. The arguments are those of `open_consumer`.
+    Nothing is committed at the end of the block. The arguments are those of `open_consumer`; a group is always given.
     """
+    pull_messages_max = environment.PULL_MESSAGES.value(pull_messages_max)
+    messages_per_queue_max = environment.MESSAGES_PER_QUEUE.value(messages_per_queue_max)
+    bytes_per_queue_max = environment.BYTES_PER_QUEUE.value(bytes_per_queue_max)
+    bytes_max = environment.BYTES.value(bytes_max)
+    read_from = environment.READ_FROM.value(read_from)
     check_group(group)
     check_integer("pull_messages_max", pull_messages_max, 1, INT_MAX)
     check_integer("messages_per_queue_max", messages_per_queue_max, 1, INT_MAX)

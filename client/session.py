@@ -23,6 +23,7 @@ from ..world.events import get_logger
 from ..world.network import Address
 from ..world.real import World
 from ..world.tls import ClientTls, TlsNetwork
+from . import environment
 from .arguments import check_text
 from .background import background_nursery
 from .errors import (
@@ -87,6 +88,8 @@ class Session:
     _servers: NameServers = attrs.field(init=False)
     _refreshes: dict[str, _Refresh] = attrs.field(factory=lambda: dict[str, _Refresh]())  # noqa: PLW0108 - it comes below
     """The route requests in progress, by topic."""
+    _missed_routes: dict[str, NoRouteReason] = attrs.field(factory=dict[str, NoRouteReason])
+    """Topics whose last poll found no route, and why; each reason is logged once."""
     _channels: dict[Address, Channel] = attrs.field(factory=dict[Address, Channel])
     _avoided: dict[Address, float] = attrs.field(factory=dict[Address, float])
     _suspected: set[Address] = attrs.field(factory=set[Address])
@@ -184,12 +187,31 @@ class Session:
     async def ask_name_server(self, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
         """Ask the name servers until one answers success; see `NameServers.ask`."""
         try:
-            return await self._servers.ask(command, timeout_seconds)
+            while True:
+                servers = self._servers
+                try:
+                    return await servers.ask(command, timeout_seconds)
+                except (Unreachable, NoAnswer):
+                    if servers is self._servers:
+                        raise  # otherwise the application has named other ones meanwhile
         except NotSupported as error:
             if command.code not in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):
                 raise
             remark = f"it is a broker and no name server; name servers listen on port {DEFAULT_NAMESRV_PORT} by default"
             raise NotSupported(error.code, remark, error.address) from error
+
+    def update_name_servers(self, namesrv: str | Iterable[str]) -> None:
+        """Ask other name servers from now on, at once for all routes in use; see `Producer.update_name_servers`."""
+        if self.closed:
+            raise Closed("the client is closed")
+        addresses = parse_name_servers(namesrv)
+        before, self.name_servers = self.name_servers, addresses
+        self._servers = NameServers(addresses, self.ask)
+        log.info("name_servers_changed", name_servers=self.name_servers_text)
+        for address in set(before) - set(addresses):
+            if address in self._channels:
+                self._channels[address].close()
+        self.nursery.start_soon(self._refresh_routes)
 
     async def refresh_route(self, topic: str) -> TopicRoute:
         """Fetch and store the route of `topic`, and call `on_route` if it has changed; concurrent calls share one request.
@@ -285,24 +307,26 @@ class Session:
 
     async def poll_routes(self) -> None:
         """Refresh the routes of `topics` until cancelled; a route that a name server does not know (now) is kept."""
-        logged: dict[str, NoRouteReason] = {}
         while True:
             await trio.sleep(self.route_poll_seconds)
-            for topic in sorted(self.topics):
-                try:
-                    await self.refresh_route(topic)
-                    logged.pop(topic, None)
-                except NoRoute as error:
-                    if error.reason is NoRouteReason.TOPIC_UNKNOWN and topic not in self.routes.routes:
-                        continue  # it does not exist yet, such as the retry topic of a group without failures
-                    if logged.get(topic) is not error.reason:
-                        log.warning("route_not_refreshed", topic=topic, reason=error.reason.name)
-                        logged[topic] = error.reason
-                except Closed:
-                    return
-            if self.topics <= self.routes.routes.keys():
-                self.routes.forget(AUTO_CREATE_TOPIC)  # not needed any more, and it would keep its brokers in the table
-            self._close_offline_channels()
+            await self._refresh_routes()
+
+    async def _refresh_routes(self) -> None:
+        for topic in sorted(self.topics):
+            try:
+                await self.refresh_route(topic)
+                self._missed_routes.pop(topic, None)
+            except NoRoute as error:
+                if error.reason is NoRouteReason.TOPIC_UNKNOWN and topic not in self.routes.routes:
+                    continue  # it does not exist yet, such as the retry topic of a group without failures
+                if self._missed_routes.get(topic) is not error.reason:
+                    log.warning("route_not_refreshed", topic=topic, reason=error.reason.name)
+                    self._missed_routes[topic] = error.reason
+            except Closed:
+                return
+        if self.topics <= self.routes.routes.keys():
+            self.routes.forget(AUTO_CREATE_TOPIC)  # not needed any more, and it would keep its brokers in the table
+        self._close_offline_channels()
 
     async def watch_members(self) -> None:
         """Detect members that hang while readers wait for them, until cancelled.
@@ -469,12 +493,16 @@ def _check_event_loop() -> None:
 
 @asynccontextmanager
 async def open_session(
-    namesrv: str | Iterable[str], world: World, *, instance_name: str | None = None, tls: bool | ClientTls = False
+    namesrv: str | Iterable[str] | None,
+    world: World,
+    *,
+    instance_name: str | None = None,
+    tls: bool | ClientTls | None = None,
 ) -> AsyncGenerator[Session]:
     """A session for the length of an `async with` block.
 
     Args:
-        namesrv: `host:port`, several joined by `;`, or a sequence of them.
+        namesrv: `host:port`, several joined by `;`, or a sequence of them; None for what the environment says, as below.
         world: the network, clock, randomness and disk to use.
         instance_name: replaces the random part of the client id.
         tls: whether every connection is encrypted, also to name servers; `True` accepts any certificate, as RocketMQ does.
@@ -485,10 +513,14 @@ async def open_session(
     Cancellation: unregisters from the brokers within `CLOSE_SECONDS`, then closes everything.
     """
     _check_event_loop()
+    namesrv, tls = environment.NAMESRV.value(namesrv), environment.TLS_CONFIG.value(tls)
+    instance_name = environment.INSTANCE_NAME.value(instance_name)
     if instance_name is not None:
         check_text("instance_name", instance_name)
     if not isinstance(tls, bool | ClientTls):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from the application
         raise InvalidArgument(f"tls must be True, False or a ClientTls (got {tls!r})")
+    if namesrv is None:
+        raise InvalidArgument(f"a client needs name servers: give namesrv=HOST:PORT, or set ${environment.NAMESRV.name}")
     name_servers = parse_name_servers(namesrv)
     if tls:
         settings = ClientTls() if tls is True else tls

@@ -35,6 +35,10 @@ class AdminCalls:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {self._session.name_servers_text}>"
 
+    def update_name_servers(self, namesrv: str | Iterable[str]) -> None:
+        """Ask these name servers from now on; see `Producer.update_name_servers`."""
+        self._session.update_name_servers(namesrv)
+
     async def cluster(self) -> Cluster:
         """All brokers that the name server knows."""
         answer = await self._session.ask_name_server(request(RequestCode.GET_BROKER_CLUSTER_INFO))

@@ -33,7 +33,7 @@ from ..arguments import (
 )
 from ..consumer import message_failed
 from ..errors import ClientError, Closed, InvalidArgument, Stopped
-from ..hosted import MESSAGES_PER_TAKE, Client, HostedConsumer, HostedIteration, HostedMessage, put_back
+from ..hosted import MESSAGES_PER_TAKE, Client, Hosted, HostedConsumer, HostedIteration, HostedMessage, put_back
 from ..received import ReceivedMessage, RecordView
 from ..sending import SendResult
 from ..stopping import STOP_SECONDS, signals_call
@@ -68,10 +68,9 @@ def _in_context(selector: QueueSelector) -> QueueSelector:
 
 
 @attrs.define(eq=False)
-class AioProducer:
+class AioProducer(Hosted[AioHost[producer.Producer]]):
     """Sends messages; see `Producer`. Any number of tasks may send concurrently."""
 
-    host: AioHost[producer.Producer]
     _sends: Sends = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -310,10 +309,8 @@ def _is_failure(error: BaseException) -> bool:
 
 
 @attrs.define(eq=False)
-class AioPullConsumer:
+class AioPullConsumer(Hosted[AioHost[pull.PullConsumer]]):
     """Reads queues; see `PullConsumer`."""
-
-    host: AioHost[pull.PullConsumer]
 
     async def poll(self, messages_max: int = pull.MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[RecordView]:
         """Take the messages that have arrived, or wait for some; an empty list after `timeout_seconds`."""
@@ -361,10 +358,8 @@ class AioPullConsumer:
 
 
 @attrs.define(eq=False)
-class AioAdmin:
+class AioAdmin(Hosted[AioHost[admin.Admin]]):
     """Administers a cluster; see `Admin`."""
-
-    host: AioHost[admin.Admin]
 
     broker_config = _asked(admin.Admin.broker_config)
     broker_runtime = _asked(admin.Admin.broker_runtime)

@@ -6,16 +6,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from ledgermq.client.admin import open_admin
+from ledgermq.client.consumer import open_consumer
 from ledgermq.client.errors import Closed, InvalidArgument, NoAnswer, NoRoute, NoRouteReason
 from ledgermq.client.name_servers import parse_name_servers
 from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.pull import open_pull_consumer
 from ledgermq.client.route import TopicRoute
 from ledgermq.client.session import Session, open_session
 from ledgermq.message.message import Message
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.world.network import Address
 
-from .fake_cluster import NAMESRV, FakeCluster, open_cluster
+from .fake_cluster import NAMESRV, FakeCluster, open_cluster, until
 
 OTHER = "10.0.0.8:9876"
 
@@ -183,6 +186,48 @@ async def test_a_name_server_that_dies_in_the_middle_of_a_search_fails_the_searc
         with pytest.raises(NoRoute, match="scripted"):
             await producer.send(Message("new", b""))
         await producer.send(Message("t", b""))
+
+
+async def test_name_servers_are_changed_at_run_time(autojump_clock: MockClock) -> None:
+    """Known routes stay in use, and changes are learnt from the new one; the old one is left for good."""
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with (
+            open_producer(NAMESRV, world=cluster.world) as producer,
+            open_consumer(NAMESRV, "g", "t", world=cluster.world) as consumer,
+            open_admin(NAMESRV, world=cluster.world) as admin,
+        ):
+            await producer.send(Message("t", b"0"))
+            cluster.network.refusing.add(Address.parse(NAMESRV))
+            await cluster.start_name_server(OTHER)
+            cluster.create("new", 1)
+            with pytest.raises(InvalidArgument, match="name server"):
+                producer.update_name_servers("a:b")
+            for client in (producer, consumer, admin):
+                client.update_name_servers([OTHER])
+
+            await producer.send(Message("new", b"1"))
+            assert [each.name for each in (await admin.cluster()).brokers] == ["b1"]
+            cluster.create("t", 8)
+            await until(lambda: len(consumer.queues) > 1)
+            async with open_pull_consumer(NAMESRV, "g2", world=cluster.world) as pulling:
+                pulling.update_name_servers(OTHER)
+                assert len(await pulling.queues("new")) == 1
+        with pytest.raises(Closed):
+            producer.update_name_servers(OTHER)
+
+
+async def test_a_question_to_a_name_server_that_is_replaced_meanwhile_goes_to_the_new_one(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        cluster.network.silent.add(Address.parse(NAMESRV))
+        await cluster.start_name_server(OTHER)
+        async with open_producer(NAMESRV, world=cluster.world) as producer, trio.open_nursery() as nursery:
+            nursery.start_soon(producer.send, Message("t", b"0"))
+            await trio.sleep(1)
+            producer.update_name_servers(OTHER)
 
 
 @pytest.mark.parametrize(
