@@ -33,6 +33,7 @@ from .hosted import (
     in_words_of_clients,
     put_back,
 )
+from .push_consumer import QueueProgress, message_failed
 from .received import ReceivedMessage, RecordView
 from .sending import SendResult
 from .stopping import STOP_SECONDS, signals_call
@@ -251,7 +252,7 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer]]):
                 try:
                     handler(message)
                 except Exception as error:  # noqa: BLE001 - handlers are the application's
-                    consumer.message_failed(message, error)
+                    message_failed(message, error)
                     if message.in_hand:  # otherwise the handler has acknowledged or retried it itself
                         message.retry()
                 else:
@@ -265,11 +266,27 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer]]):
     def _take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
         return self.host.ask(partial(self.host.client.receive, messages_max, timeout_seconds), put_back)
 
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at `offset` in a queue that is read now; see `Consumer.seek`."""
+        self.host.run(self.host.client.seek, queue, offset)
+
+    def seek_to_beginning(self, queue: MessageQueue) -> None:
+        """Continue at the oldest message of a queue that is read now; see `Consumer.seek`."""
+        self.host.run(self.host.client.seek_to_beginning, queue)
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Continue behind the newest message of a queue that is read now; see `Consumer.seek`."""
+        self.host.run(self.host.client.seek_to_end, queue)
+
+    def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Continue at the first message that was stored at `timestamp_ms` or later; see `Consumer.seek`."""
+        self.host.run(self.host.client.seek_to_time, queue, timestamp_ms)
+
     def commit(self) -> None:
         """Commit the group's offsets now; see `Consumer.commit`."""
         self.host.run(self.host.client.commit)
 
-    def progress(self) -> dict[MessageQueue, consumer.QueueProgress]:
+    def progress(self) -> dict[MessageQueue, QueueProgress]:
         """How far this consumer is in each queue that it reads; see `Consumer.progress`."""
         return self.host.run(self.host.client.progress)
 

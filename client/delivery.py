@@ -83,6 +83,16 @@ class Source:
         """Whether our lock on the queue has not expired, as far as we know."""
         return trio.current_time() < self.locked_until
 
+    @property
+    def paused(self) -> bool:
+        """Whether no message is handed out until `resume`."""
+        return self.assigned.paused
+
+    def resume(self) -> None:
+        """Hand out messages again."""
+        self.assigned.paused = False
+        self.line.offer(self)
+
     def check_open(self) -> None:
         if self.line.closed:
             raise Closed("the consumer is closed")

@@ -28,6 +28,11 @@ class DirectDelivery:
     queue: MessageQueue
     _answer: Callable[[str], None]
 
+    @property
+    def paused(self) -> bool:
+        """False: such a message belongs to no queue that is read."""
+        return False
+
     def check_open(self) -> None:
         """Do nothing: a late answer does no harm."""
 

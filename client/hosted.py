@@ -10,18 +10,20 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import attrs
 
 from ..message.message import MessageQueue
 from ..world.threads import LoopEndedError, OtherProcessError, ThreadLoop
 from . import consumer
+from .arguments import check_queues
 from .consumer_options import ConsumerOptions
 from .errors import ClientError, Closed, OtherProcess, Stopped
 from .name_servers import parse_name_servers
 from .received import ReceivedMessage, RecordView, give_back_unfinished
 
+P = ParamSpec("P")
 Client = TypeVar("Client")
 AnyHost = TypeVar("AnyHost", bound="Host[Any]")
 ConsumerHost = TypeVar("ConsumerHost", bound="Host[consumer.Consumer]")
@@ -81,12 +83,16 @@ class Hosted(Generic[AnyHost]):
         """Ask these name servers from now on; see `Producer.update_name_servers`."""
         texts = namesrv if isinstance(namesrv, str) else list(namesrv)
         parse_name_servers(texts)
+        self.later(self.host.client.update_name_servers, texts)
 
-        def update() -> None:
-            with suppress(Closed):
-                self.host.client.update_name_servers(texts)
+    def later(self, change: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Make a change in the client's thread, whose arguments were checked; nothing happens if that is too late."""
 
-        self.host.soon(update)
+        def change_now() -> None:
+            with suppress(ClientError):  # it has been closed, or reads other queues meanwhile
+                change(*args, **kwargs)
+
+        self.host.soon(change_now)
 
 
 class HostedMessage(RecordView):
@@ -117,6 +123,21 @@ class HostedConsumer(Hosted[ConsumerHost]):
         """Hand out no more messages, so that loops end when they have finished what they have; see `Consumer.stop`."""
         self.host.soon(self.host.client.stop)
         self.host.client.stopped = True  # at once for loops of the caller, which do not wait for the client's thread
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Hand out no messages of these queues, or of all, until `resume`; see `Consumer.pause`."""
+        chosen = None if queues is None else list(queues)
+        self.host.client.pause(chosen)  # at once for loops of the caller, which do not wait for the client's thread
+        self.later(self.host.client.pause, chosen)  # again, because a `resume` of before may still wait for that thread
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Hand out messages of these queues again, or of all; see `Consumer.resume`."""
+        self.later(self.host.client.resume, None if queues is None else check_queues("queues", queues))
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """The queues that are read now and hand out nothing until `resume`, sorted."""
+        return self.host.client.paused
 
     @property
     def stopped(self) -> bool:
@@ -178,26 +199,27 @@ class HostedConsumer(Hosted[ConsumerHost]):
         """
         if self.stopped:
             raise Stopped("the consumer has been stopped")
-        while messages:
-            try:
+        unwanted: list[ReceivedMessage] = []
+        found: ReceivedMessage | None = None
+        with suppress(IndexError):  # another thread has taken the last one
+            while found is None and messages:
                 message = messages.popleft()
-            except IndexError:  # another thread has taken it
-                break
-            if message.is_current:
-                message.check_open()
-                return message
-            self.host.soon(message.put_back)  # its queue was moved in the meantime, or it comes again as another delivery
-        return None
+                if message.is_current and not message.is_paused:
+                    found = message
+                else:  # paused, or its queue was moved in the meantime, or it comes again as another delivery
+                    unwanted.append(message)
+        if unwanted:
+            self.host.soon(partial(put_back, unwanted))
+        if found is not None:
+            found.check_open()
+        return found
 
     def fetched_before(self, messages_max: int) -> list[ReceivedMessage]:
-        """Take messages that have crossed already and that no loop has seen."""
+        """Take messages that have crossed already and that no loop has seen; raises as `at_hand` does."""
         taken: list[ReceivedMessage] = []
-        with suppress(IndexError):
-            while len(taken) < messages_max:
-                taken.append(self.fetched.popleft())
-        for message in taken[:1]:
-            message.check_open()
-        return [message for message in taken if message.is_current]
+        while len(taken) < messages_max and (message := self.at_hand(self.fetched)) is not None:
+            taken.append(message)
+        return taken
 
     @contextmanager
     def finishing(self, received: Sequence[ReceivedMessage]) -> Generator[None]:

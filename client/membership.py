@@ -49,6 +49,8 @@ class Membership:
     keeper: QueueKeeper
     sources: dict[MessageQueue, Source] = attrs.field(factory=dict[MessageQueue, Source])
     """The queues that are read."""
+    paused: bool = False
+    """Whether queues that are taken hand out nothing until they are resumed."""
     _known: dict[str, set[MessageQueue]] = attrs.field(factory=dict[str, set[MessageQueue]])
     """By topic, the queues of the first route; all others are new."""
     _taking: dict[MessageQueue, int | None] = attrs.field(factory=dict[MessageQueue, "int | None"])
@@ -227,5 +229,6 @@ class Membership:
             reset_to = self._taking.pop(queue)
         if reset_to is not None:  # the broker had answered our question for the offset before the reset
             source.assigned.reset(reset_to)
+        source.assigned.paused = self.paused
         self.sources[queue] = source
         self._log.info("queue_taken", queue=str(queue), offset=source.assigned.next_offset)

@@ -36,8 +36,9 @@ from .delivery import Line, Source
 from .errors import ClientError, Closed, InvalidArgument
 from .fetch import Fetcher, OnOffsetMoved, PullPlan
 from .offsets import commit_offsets
-from .queue_calls import commit_offset, committed_offset, max_offset, min_offset, offset_at
+from .queue_calls import commit_offset, committed_offset, min_offset
 from .received import ReceivedMessage
+from .seeking import Seeks
 from .session import Session, open_session
 from .subscription import ALL, ConsumeFrom, Member, MessageModel, ReadFrom, Subscription, check_expression
 
@@ -46,7 +47,7 @@ MESSAGES_PER_POLL = 256
 
 
 @attrs.define(eq=False)
-class PullConsumer:
+class PullConsumer(Seeks):
     """Reads queues; made by `open_pull_consumer`."""
 
     group: str
@@ -100,14 +101,11 @@ class PullConsumer:
         """The queues that are read, sorted."""
         return sorted(self._sources)
 
-    async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at `offset` in an assigned queue; prefetched messages are dropped."""
-        source = self._source(queue)
-        check_integer("offset", offset, 0, LONG_MAX)
-        self._seek(source, offset)
-        await trio.lowlevel.checkpoint()
+    def _check_read(self, queue: MessageQueue) -> None:
+        self._source(queue)
 
-    def _seek(self, source: Source, offset: int) -> None:
+    def _move(self, queue: MessageQueue, offset: int) -> None:
+        source = self._source(queue)
         source.scope.cancel()
         source.assigned.reset(offset)
         self._positions[source.queue] = offset
@@ -120,23 +118,7 @@ class PullConsumer:
             first.setdefault(message.queue, message.queue_offset)
         for queue, offset in first.items():
             if queue in self._sources and not self._closed:
-                self._seek(self._sources[queue], offset)
-
-    async def seek_to_beginning(self, queue: MessageQueue) -> None:
-        """Continue at the oldest message of an assigned queue."""
-        self._source(queue)
-        await self.seek(queue, await min_offset(self._session, queue))
-
-    async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue behind the newest message of an assigned queue."""
-        self._source(queue)
-        await self.seek(queue, await max_offset(self._session, queue))
-
-    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Continue at the first message of an assigned queue that was stored at `timestamp_ms` or later."""
-        self._source(queue)
-        check_integer("timestamp_ms", timestamp_ms, 0, LONG_MAX)
-        await self.seek(queue, await offset_at(self._session, queue, timestamp_ms))
+                self._move(queue, offset)
 
     async def poll(self, messages_max: int = MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[ReceivedMessage]:
         """Take the messages that have arrived, or wait for at least one; an empty list after `timeout_seconds` without one.
@@ -172,9 +154,7 @@ class PullConsumer:
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again."""
         for queue in check_queues("queues", queues):
-            source = self._source(queue)
-            source.assigned.paused = False
-            self._line.offer(source)
+            self._source(queue).resume()
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The offset that the group has committed in `queue`; None if it never committed there."""

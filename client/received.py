@@ -62,6 +62,11 @@ class Origin(Protocol):
     @property
     def queue(self) -> MessageQueue: ...
 
+    @property
+    def paused(self) -> bool:
+        """Whether the application wants no message of it now."""
+        ...
+
     def ack(self, message: ReceivedMessage) -> None: ...
 
     def check_open(self) -> None:
@@ -219,6 +224,11 @@ class ReceivedMessage(RecordView):
     def in_hand(self) -> bool:
         """Whether the application has the message and has neither acknowledged nor retried it."""
         return self.state in (HANDED_OUT, FORGOTTEN)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the application wants no message of its queue now."""
+        return self._origin.paused
 
     @property
     def is_current(self) -> bool:

@@ -31,9 +31,9 @@ from ..arguments import (
     check_text,
     check_timeout,
 )
-from ..consumer import message_failed
 from ..errors import ClientError, Closed, InvalidArgument, Stopped
 from ..hosted import MESSAGES_PER_TAKE, Client, Hosted, HostedConsumer, HostedIteration, HostedMessage, put_back
+from ..push_consumer import MESSAGES_PER_GET, message_failed
 from ..received import ReceivedMessage, RecordView
 from ..sending import SendResult
 from ..stopping import STOP_SECONDS, signals_call
@@ -208,9 +208,7 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
         messages = await self.get_many(1, timeout_seconds)
         return messages[0] if messages else None
 
-    async def get_many(
-        self, messages_max: int = consumer.MESSAGES_PER_GET, timeout_seconds: float | None = None
-    ) -> list[AioMessage]:
+    async def get_many(self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None) -> list[AioMessage]:
         """Take the messages that have arrived, or wait for some; see `Consumer.get_many`."""
         check_integer("messages_max", messages_max, 1, INT_MAX)
         check_timeout("timeout_seconds", timeout_seconds)
@@ -220,7 +218,7 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
 
     @asynccontextmanager
     async def take(
-        self, messages_max: int = consumer.MESSAGES_PER_GET, timeout_seconds: float | None = None
+        self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None
     ) -> AsyncGenerator[list[AioMessage]]:
         """Take messages for the length of an `async with` block that finishes them all; see `Consumer.take`."""
         messages = await self.get_many(messages_max, timeout_seconds)
@@ -298,6 +296,10 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
     async def _take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
         return await self.host.ask(partial(self.host.client.receive, messages_max, timeout_seconds), put_back)
 
+    seek = _asked(consumer.Consumer.seek)
+    seek_to_beginning = _asked(consumer.Consumer.seek_to_beginning)
+    seek_to_end = _asked(consumer.Consumer.seek_to_end)
+    seek_to_time = _asked(consumer.Consumer.seek_to_time)
     commit = _asked(consumer.Consumer.commit)
     progress = _asked(consumer.Consumer.progress)
 
@@ -339,22 +341,17 @@ class AioPullConsumer(Hosted[AioHost[pull.PullConsumer]]):
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out no messages of these assigned queues until `resume`; prefetched ones are kept."""
-        self._soon(self.host.client.pause, queues)
+        self.later(self.host.client.pause, self._assigned(queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again."""
-        self._soon(self.host.client.resume, queues)
+        self.later(self.host.client.resume, self._assigned(queues))
 
-    def _soon(self, change: Callable[[Iterable[MessageQueue]], None], queues: Iterable[MessageQueue]) -> None:
+    def _assigned(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         several = list(queues)
         for queue in several:
             self.position(queue)  # raises if it is not assigned
-
-        def change_now() -> None:
-            with suppress(ClientError):  # it has been closed, or reads other queues meanwhile
-                change(several)
-
-        self.host.soon(change_now)
+        return several
 
 
 @attrs.define(eq=False)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .client.compression import BadBody as BadBody
     from .client.compression import Compression as Compression
     from .client.consumer import Consumer as Consumer
-    from .client.consumer import QueueProgress as QueueProgress
     from .client.consumer import open_consumer as open_consumer
     from .client.errors import BadAnswer as BadAnswer
     from .client.errors import BrokerSystemError as BrokerSystemError
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from .client.producer import open_producer as open_producer
     from .client.pull import PullConsumer as PullConsumer
     from .client.pull import open_pull_consumer as open_pull_consumer
+    from .client.push_consumer import QueueProgress as QueueProgress
     from .client.received import ReceivedMessage as ReceivedMessage
     from .client.sending import SendResult as SendResult
     from .client.sending import SendStatus as SendStatus
@@ -111,7 +111,7 @@ _HOMES = {
     "Producer": "client.producer",
     "ProducerFenced": "client.errors",
     "PullConsumer": "client.pull",
-    "QueueProgress": "client.consumer",
+    "QueueProgress": "client.push_consumer",
     "ReadFrom": "client.subscription",
     "ReceivedMessage": "client.received",
     "Refused": "client.errors",

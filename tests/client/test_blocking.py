@@ -406,3 +406,23 @@ with patient_producer() as producer, blocking.open_consumer(NAMESRV, "g", "t", c
 """,
     )
     assert printed == "4 SEND_OK\n"
+
+
+def test_queues_are_paused_resumed_and_moved(cluster: Embedded) -> None:
+    """From the thread that reads, and by every way of moving."""
+    fill(cluster, 40)
+    with blocking.open_consumer(cluster.namesrv, "pausing", "t", consume_from=FIRST) as consumer:
+        consumer.pause()
+        assert consumer.get_many(100, 0.2) == []
+        assert consumer.paused == consumer.queues
+        for queue in consumer.queues:
+            consumer.seek_to_end(queue)
+        consumer.resume()
+        assert consumer.get_many(100, 0.5) == []
+        for queue in consumer.queues:
+            consumer.seek_to_time(queue, 0) if queue.queue_id % 2 else consumer.seek_to_beginning(queue)
+        seen: set[bytes] = set()
+        while len(seen) < 40:
+            with consumer.take() as messages:
+                seen |= {message.body for message in messages}
+    assert lag(cluster, "pausing") == 0

@@ -50,6 +50,15 @@ def test_what_was_moved_meanwhile_is_not_handed_out() -> None:
     assert consumer.fetched_before(5) == messages[3:]
 
 
+def test_what_has_crossed_of_a_paused_queue_is_put_back() -> None:
+    """In its order; it comes again after `resume`."""
+    origin, consumer, messages = made(3)
+    origin.paused = True
+
+    assert consumer.at_hand(deque(messages)) is None
+    assert origin.retried == [(2, 0), (1, 0), (0, 0)]
+
+
 def test_a_stopped_consumer_hands_out_nothing_at_once() -> None:
     """Not even what has crossed already."""
     _, consumer, messages = made(1)

@@ -493,3 +493,31 @@ def test_opening_can_be_cancelled(topic: str) -> None:
                 raise AssertionError("it was opened")
 
     asyncio.run(limited(main()))
+
+
+def test_queues_are_paused_resumed_and_moved(cluster: Embedded, topic: str, run: Callable[[Main], None]) -> None:
+    """Nothing comes of a paused queue, although it has crossed to the event loop already."""
+
+    async def main() -> None:
+        async with producer_of(cluster) as producer:
+            await producer.send_many([Message(topic, b"%d" % number) for number in range(50)], key="k")
+        async with aio.open_consumer(cluster.namesrv, topic, topic, consume_from=FIRST) as consumer:
+            seen: list[int] = []
+            async for message in consumer:
+                seen.append(int(message.body))
+                if len(seen) == 10:
+                    await message.ack()
+                    consumer.pause()
+                    break
+            assert await consumer.get_many(10, 0.3) == []
+            assert consumer.paused == consumer.queues
+            with pytest.raises(InvalidArgument):
+                consumer.pause([MessageQueue(topic, "nowhere", 0)])
+            for queue in consumer.queues:
+                await consumer.seek(queue, 45)
+            consumer.resume()
+            async with consumer.take(10) as messages:
+                seen += [int(message.body) for message in messages]
+            assert seen == [*range(10), *range(45, 50)]
+
+    run(main)
