@@ -17,13 +17,16 @@ from math import inf
 from typing import Any, ParamSpec, TypeVar
 
 import attrs
+import trio
 
 from ..message.message import Message, MessageQueue
 from ..world.threads import opened_in_thread
 from . import admin, consumer, producer, pull
 from .arguments import INT_MAX, check_integer, check_seconds, check_timeout
 from .errors import ClientError, Closed, InvalidArgument, Stopped
+from .health import CLOSED, Health
 from .hosted import (
+    AWAITED,
     MESSAGES_PER_TAKE,
     Host,
     Hosted,
@@ -90,20 +93,41 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer]]):
         *,
         key: str | Callable[[Message], str | None] | None = None,
         queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
         timeout_seconds: float | None = None,
     ) -> list[SendResult | ClientError]:
         """Send many messages, and return for each, in order, its result or its error.
 
         Messages of one queue are stored in the order in which they are given; see `Producer.send_many`. A function for `key`
-        runs in the client's thread.
+        and a `selector` run in the client's thread.
         """
-        return self.host.run(self.host.client.send_many, list(messages), key=key, queue=queue, timeout_seconds=timeout_seconds)
+        return self.host.run(
+            self.host.client.send_many,
+            list(messages),
+            key=key,
+            queue=queue,
+            selector=selector,
+            timeout_seconds=timeout_seconds,
+        )
 
     def send_batch(
-        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_seconds: float | None = None
+        self,
+        messages: Iterable[Message],
+        *,
+        key: str | None = None,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_seconds: float | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic as one request to one queue; see `Producer.send_batch`."""
-        return self.host.run(self.host.client.send_batch, messages, queue=queue, timeout_seconds=timeout_seconds)
+        return self.host.run(
+            self.host.client.send_batch,
+            messages,
+            key=key,
+            queue=queue,
+            selector=selector,
+            timeout_seconds=timeout_seconds,
+        )
 
     def send_oneway(self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None) -> None:
         """Send one message without acknowledgement; see `Producer.send_oneway`."""
@@ -286,6 +310,13 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer]]):
         """Commit the group's offsets now; see `Consumer.commit`."""
         self.host.run(self.host.client.commit)
 
+    def healthy(self) -> Health:
+        """Whether this consumer can do its work, as a readiness probe asks; see `Consumer.healthy`."""
+        try:
+            return self.host.run(self.host.client.healthy)
+        except Closed:
+            return CLOSED
+
     def progress(self) -> dict[MessageQueue, QueueProgress]:
         """How far this consumer is in each queue that it reads; see `Consumer.progress`."""
         return self.host.run(self.host.client.progress)
@@ -351,6 +382,11 @@ class BlockingAdmin(Hosted[BlockingHost[admin.Admin]]):
         return self.host.run(ask, self.host.client)
 
 
+async def _in_other_thread(callback: Callable[[object], object], queues: object) -> object:
+    """Call a function that may block; at the time limit its thread is left alone."""
+    return await trio.to_thread.run_sync(callback, queues, abandon_on_cancel=True)
+
+
 def _blocking(
     open_async: Callable[P, AbstractAsyncContextManager[Client]], shell: Callable[[BlockingHost[Client]], Shell]
 ) -> Callable[P, AbstractContextManager[Shell]]:
@@ -359,6 +395,9 @@ def _blocking(
     @wraps(open_async)
     @contextmanager
     def open_blocking(*args: P.args, **kwargs: P.kwargs) -> Generator[Shell]:
+        for name in AWAITED:
+            if callable(callback := kwargs.get(name)):
+                kwargs[name] = partial(_in_other_thread, callback)
         with opened_in_thread(lambda: open_async(*args, **kwargs), "ledgermq-client") as (client, loop):
             yield shell(BlockingHost(client, loop))
 

@@ -20,6 +20,7 @@ from .offsets import kept_offsets
 from .push_consumer import Consumer
 from .queue_keeping import QueueKeeper, ReadingPlan
 from .rebalance import Strategy, strategy_of
+from .rebalance_callbacks import OnAssigned, OnRevoked, RebalanceCallbacks
 from .redelivery import Redelivery
 from .send_back import SendBack
 from .session import Session, open_session
@@ -50,6 +51,8 @@ async def open_consumer(
     reconsume_times_max: int | None = None,
     read_from: ReadFrom | None = None,
     on_offset_moved: OnOffsetMoved | None = None,
+    on_assigned: OnAssigned | None = None,
+    on_revoked: OnRevoked | None = None,
     offsets_path: str | None = None,
     instance_name: str | None = None,
     tls: bool | ClientTls | None = None,
@@ -83,6 +86,12 @@ async def open_consumer(
         read_from: which member of a broker's group is read: the suggested one, by default, the master or a slave.
         on_offset_moved: called when a group cannot continue where it was to, for example because messages have expired that it
             has not read; it runs in the event loop, and what it raises is logged.
+        on_assigned: called with the queues that this consumer has taken, before it reads them; it may be async. It may return
+            the offsets at which to continue, by queue, for example those that the application keeps in a database.
+        on_revoked: called with the queues of which nothing more is handed out, before their offsets are committed and another
+            member reads them: what it acknowledges counts. It is also called after the lock of an ordered queue was lost, and
+            when the consumer closes, where nothing can be acknowledged any more. Both callbacks are waited for, 10 seconds at
+            most; what they raise is logged, and the consumer goes on.
         offsets_path: the file in which a broadcasting consumer keeps its offsets; without it they are kept in memory.
         instance_name: replaces the random part of the client id.
         tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which;
@@ -94,7 +103,8 @@ async def open_consumer(
         NoRoute: no name server answers.
         SubscriptionRefused: a broker does not support the filter.
         OffsetsUnreadable: the file at `offsets_path` cannot be read or understood.
-    Cancellation: offsets are committed and locks released within three seconds, then everything is closed.
+    Cancellation: offsets are committed and locks released within three seconds, then everything is closed;
+        `on_revoked` has its own time before.
     """
     world = world or real_world()
     check_group(group)
@@ -117,13 +127,24 @@ async def open_consumer(
     )
     divide = strategy_of(strategy)
     check_function("on_offset_moved", on_offset_moved)
+    check_function("on_assigned", on_assigned)
+    check_function("on_revoked", on_revoked)
     if offsets_path is not None:
         check_text("offsets_path", offsets_path)
         if model is not MessageModel.BROADCASTING:
             raise InvalidArgument("offsets_path needs MessageModel.BROADCASTING: otherwise the brokers keep a group's offsets")
     async with (
         open_session(namesrv, world, instance_name=instance_name, tls=tls) as session,
-        _joined(session, group, options, subscriptions, divide, offsets_path, on_offset_moved) as consumer,
+        _joined(
+            session,
+            group,
+            options,
+            subscriptions,
+            divide,
+            offsets_path,
+            on_offset_moved,
+            RebalanceCallbacks(on_assigned, on_revoked),
+        ) as consumer,
     ):
         yield consumer
 
@@ -137,6 +158,7 @@ async def _joined(
     divide: Strategy,
     offsets_path: str | None,
     on_offset_moved: OnOffsetMoved | None,
+    callbacks: RebalanceCallbacks,
 ) -> AsyncGenerator[Consumer]:
     """A consumer that reads its share of queues, for the length of a block, and then leaves the group."""
     offsets = kept_offsets(session, group, options.model, offsets_path)
@@ -159,7 +181,7 @@ async def _joined(
             line, send_back = Line(), SendBack(session, group, options.reconsume_times_max)
             redelivery = Redelivery(nursery, send_back, line, options.orderly, broadcasting, options.reconsume_times_max)
             held = HeldBytes(options.bytes_max)
-            keeper = QueueKeeper(session, nursery, plan, subscriptions, offsets, line, redelivery, held)
+            keeper = QueueKeeper(session, nursery, plan, subscriptions, offsets, line, redelivery, held, callbacks)
             membership = Membership(session, group, subscriptions, options.model, divide, plan.locks, keeper)
             consumer = Consumer(group, options, subscriptions, session, nursery, line, keeper, membership)
             consumer.join()

@@ -29,6 +29,8 @@ AnyHost = TypeVar("AnyHost", bound="Host[Any]")
 ConsumerHost = TypeVar("ConsumerHost", bound="Host[consumer.Consumer]")
 AnyConsumer = TypeVar("AnyConsumer", bound="HostedConsumer[Any]")
 
+AWAITED = ("on_assigned", "on_revoked")
+"""The options that are callbacks whose end the client waits for."""
 MESSAGES_PER_TAKE = 256
 """How many messages cross to the application together."""
 

@@ -51,6 +51,8 @@ class Membership:
     """The queues that are read."""
     paused: bool = False
     """Whether queues that are taken hand out nothing until they are resumed."""
+    problems: dict[str, str] = attrs.field(factory=dict[str, str])
+    """By topic, why our share of its queues is not known or not read in full."""
     _known: dict[str, set[MessageQueue]] = attrs.field(factory=dict[str, set[MessageQueue]])
     """By topic, the queues of the first route; all others are new."""
     _taking: dict[MessageQueue, int | None] = attrs.field(factory=dict[MessageQueue, "int | None"])
@@ -129,7 +131,7 @@ class Membership:
                 self._log.warning("queue_lock_lost", queue=str(source.queue))
                 source.locked_until = 0.0
                 del self.sources[source.queue]
-                await self.keeper.give(source, locked=False)
+                await self.keeper.give([source], locked=False)
                 self.want_rebalance()
 
     async def rebalance(self) -> bool:
@@ -142,21 +144,25 @@ class Membership:
                 known = self._known.setdefault(topic, set(route.subscribe_queues()))
                 wanted = await self._share(route)
             except NoRoute as error:
+                self.problems[topic] = str(error)
                 if error.reason is NoRouteReason.TOPIC_UNKNOWN:
                     self._known.setdefault(topic, set())
+                    del self.problems[topic]  # the consumer waits for the topic, and knows that it has no queue
                 if topic not in self._without_route:
                     self._log.info("topic_without_route", topic=topic, reason=error.reason.name)
                     self._without_route.add(topic)
                 settled = False
                 continue
             except ClientError as error:
+                self.problems[topic] = str(error)
                 if times := self._due("rebalance", topic, error):
                     self._log.warning("rebalance_skipped", topic=topic, reason=str(error), times=times)
                 settled = False
                 continue
-            for queue in [queue for queue in self.sources if queue.topic == topic and queue not in wanted]:
-                self._log.info("queue_given", queue=str(queue))
-                await self.keeper.give(self.sources.pop(queue), locked=True)
+            given = [self.sources.pop(each) for each in list(self.sources) if each.topic == topic and each not in wanted]
+            for each in given:
+                self._log.info("queue_given", queue=str(each.queue))
+            await self.keeper.give(given, locked=True)
             leaving = {source.queue for source in self.keeper.leaving}
             # Sorted, because the order of a set varies between runs.
             missing = sorted(queue for queue in wanted if queue not in self.sources and queue not in leaving)
@@ -164,12 +170,19 @@ class Membership:
                 for queue in missing:
                     nursery.start_soon(self._take, queue, queue not in known)
             # Committed in one call, because a broker may forget first commits that arrive at the same time.
-            taken = [source for queue in missing if (source := self.sources.get(queue)) is not None]
+            taken = [self.sources[queue] for queue in missing if queue in self.sources]
             await self.keeper.commit(taken, CALL_SECONDS)
+            offsets = await self.keeper.callbacks.assigned([source.queue for source in taken if not source.dropped])
             for source in taken:
-                if not source.dropped and source.fetcher is None:  # it may have been moved, and is then read already
+                if not source.dropped:
+                    if source.queue in offsets:
+                        self.reset(source.queue, offsets[source.queue])
                     self.keeper.read(source)
-            settled = settled and all(queue in self.sources for queue in wanted)
+            absent = sum(queue not in self.sources for queue in wanted)
+            self.problems.pop(topic, None)
+            if absent:
+                self.problems[topic] = f"{absent} of its queues of {topic} are not read yet"
+                settled = False
         return settled
 
     async def _share(self, route: TopicRoute) -> set[MessageQueue]:

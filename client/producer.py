@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import repeat
 from math import inf
 from typing import cast
 
@@ -24,6 +25,7 @@ from ..world.tls import ClientTls
 from . import environment
 from .arguments import (
     INT_MAX,
+    check_function,
     check_group,
     check_integer,
     check_message,
@@ -59,7 +61,7 @@ from .sending import (
     results_of,
 )
 from .session import Session, open_session
-from .transmit import SINGLE, QueueSelector, Transmitter
+from .transmit import SINGLE, Choose, QueueSelector, Transmitter
 from .unique_id import UniqueIds
 
 DEFAULT_GROUP = "DEFAULT_PRODUCER"
@@ -184,9 +186,22 @@ class Producer:
         return result
 
     async def send_batch(
-        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_seconds: float | None = None
+        self,
+        messages: Iterable[Message],
+        *,
+        key: str | None = None,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_seconds: float | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic in one request to one queue, where they are stored consecutively.
+
+        Args:
+            messages: messages of one topic, without delays.
+            key: the key of all of them, which chooses the queue as in `send`.
+            queue: the only queue to send to.
+            selector: chooses the queue; it is given the first message. Of the three at most one is given.
+            timeout_seconds: the total time limit, instead of the producer's.
 
         Returns: one result per message, in order.
         Raises: as `send`; also if the batch has several topics or a delay, or is larger than `message_bytes_max`.
@@ -204,9 +219,11 @@ class Producer:
         ids = self._ids or self._make_ids()
         born_ms = self._session.world.clock.wall_ms()
         unique_ids = [message.properties.get(UNIQUE_KEY) or ids.next(born_ms) for message in messages]
-        batch = encode_messages(messages, unique_ids, self.options.message_bytes_max)
+        batch = encode_messages(messages, unique_ids, self.options.message_bytes_max, repeat(key))
         transmitter = self._transmitter
-        choose = None if queue is None else partial(transmitter.fixed_target, queue=queue)
+        choose: Choose | None = None
+        if key is not None or queue is not None or selector is not None:
+            choose = partial(transmitter.chosen, message=messages[0], key=key, queue=queue, selector=selector)
         target = transmitter.next_target(publication) if choose is None else choose(publication)
         outgoing = Outgoing(0, born_ms, 0, batch_properties(wait_stored=batch.wait_stored), batch.body, batch=True)
         answer, target = await transmitter.send(publication, outgoing, target, seconds, choose, len(messages))
@@ -218,30 +235,34 @@ class Producer:
         *,
         key: str | Callable[[Message], str | None] | None = None,
         queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
         timeout_seconds: float | None = None,
     ) -> list[SendResult | ClientError]:
         """Send many messages, and return the result or the error of each.
 
         The messages of one queue are stored in the given order, even if some have to be sent again. This holds for the
-        messages of one key, with `queue`, and of a topic with one queue. If several brokers have the topic, a message without
-        key and queue moves to another broker when its own fails, and is stored behind what was sent there before.
+        messages of one key, with `queue`, and of a topic with one queue. If several brokers have the topic, a message whose
+        queue nothing chooses moves to another broker when its own fails, and is stored behind what was sent there before.
 
         Args:
             messages: messages of any topics.
             key: messages of one key go to one queue, as in `send`; one key for all, or a function that returns the key of each.
-            queue: the queue to send all of them to. At most one of `key` and `queue` is given.
+            queue: the queue to send all of them to.
+            selector: chooses the queue of each message. Of `key`, `queue` and `selector` at most one is given.
             timeout_seconds: the time limit of one request, which carries up to 256 messages, instead of the producer's.
 
         Returns: for each message, in order, its `SendResult`, or the error that `send` would have raised.
         Cancellation: any of the messages may have been stored; of each queue a prefix of its messages.
         """
-        if key is not None and queue is not None:
-            raise InvalidArgument("give at most one of key and queue")
+        if (key is not None) + (queue is not None) + (selector is not None) > 1:
+            raise InvalidArgument("give at most one of key, queue and selector")
+        check_function("selector", selector)
         several = check_several(messages)
         keys = [key(message) if callable(key) else key for message in several]
         items = [Item(index, message, own) for index, (message, own) in enumerate(zip(several, keys, strict=True))]
         outcomes: dict[int, SendResult | ClientError] = {}
-        await self.many_sends(queue, self._seconds(timeout_seconds), outcomes.__setitem__).send(items)
+        seconds = self._seconds(timeout_seconds)
+        await self.many_sends(queue, seconds, outcomes.__setitem__, selector=selector).send(items)
         return [outcomes[index] for index in range(len(several))]
 
     def many_sends(
@@ -250,9 +271,10 @@ class Producer:
         seconds: float,
         done: Callable[[int, SendResult | ClientError], object],
         deadline: float = inf,
+        selector: QueueSelector | None = None,
     ) -> ManySends:
         """Sends that are made together, as those of `send_many`; see `ManySends`."""
-        return ManySends(self._transmitter, self._encode, self._new_id, queue, seconds, done, deadline)
+        return ManySends(self._transmitter, self._encode, self._new_id, queue, seconds, done, deadline, selector)
 
     def _new_id(self, message: Message) -> str:
         ids = self._ids or self._make_ids()

@@ -32,6 +32,7 @@ from .consumer_options import ConsumerOptions
 from .delivery import Line, Source
 from .direct import DirectMessages
 from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason, Stopped
+from .health import CLOSED, STOPPED, Health
 from .iteration import Iteration
 from .membership import Membership
 from .peer_requests import PeerRequests
@@ -334,6 +335,18 @@ class Consumer(Seeks):
         if failures:
             raise failures[0]
 
+    async def healthy(self) -> Health:
+        """Whether this consumer can do its work, as a readiness probe asks.
+
+        It can if a broker is connected and has answered a heartbeat lately, and all queues of its share are read; a member
+        without a share, or of a topic that does not exist yet, has nothing to read and is healthy. `problems` says what is not
+        so, also of a consumer that is stopped or closed.
+        """
+        await trio.lowlevel.checkpoint()
+        if self._closed:
+            return CLOSED
+        return STOPPED if self.stopped else Health((*self._session.problems(), *self._membership.problems.values()))
+
     async def progress(self) -> dict[MessageQueue, QueueProgress]:
         """How far this consumer is in each queue that it reads; their brokers are asked where the queues end.
 
@@ -410,6 +423,8 @@ class Consumer(Seeks):
         self._membership.sources.clear()
         for source in sources:
             source.drop()
+        with trio.CancelScope(shield=True):  # the callback has a limit of its own
+            await self._keeper.callbacks.revoked(sorted(source.queue for source in sources))
         with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVE_SECONDS):
             with trio.move_on_after(COMMIT_AT_CLOSE_SECONDS):
                 while await self._keeper.commit(sources, COMMIT_AT_CLOSE_SECONDS):

@@ -7,7 +7,7 @@ being processed any more, and its lock is kept until then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 import trio
@@ -20,6 +20,7 @@ from .errors import ClientError, NoAnswer
 from .fetch import Fetcher, OnOffsetMoved, PullPlan
 from .offsets import Offsets, Position, changed_offsets
 from .queue_calls import master_of, max_offset, min_offset, offset_at, unlock_queues
+from .rebalance_callbacks import RebalanceCallbacks
 from .session import CALL_SECONDS, Session
 from .subscription import ConsumeFrom, MessageModel, ReadFrom, Subscription
 
@@ -61,6 +62,7 @@ class QueueKeeper:
     _line: Line
     _takes_back: TakesBack
     _held: HeldBytes
+    callbacks: RebalanceCallbacks
     leaving: set[Source] = attrs.field(factory=set[Source])
     """Orderly queues that are given up while a message of them is being processed; we still have their locks."""
     on_left: Callable[[], None] = lambda: None
@@ -133,20 +135,29 @@ class QueueKeeper:
         assigned.may_commit = True
         return None
 
-    async def give(self, source: Source, *, locked: bool) -> None:
-        """Stop reading a queue that another member reads from now on; its offset is committed unless we have lost its lock."""
-        source.drop()
+    async def give(self, sources: Sequence[Source], *, locked: bool) -> None:
+        """Stop reading queues that another member reads from now on; offsets are committed unless we have lost the locks.
+
+        The application is notified before the commit, which so includes what it acknowledges then; of an ordered queue, when
+        none of its messages is being processed any more.
+        """
+        for source in sources:
+            source.drop()
+        if not self._plan.locks:
+            await self.callbacks.revoked([source.queue for source in sources])
         if locked:
-            await self.commit([source], CALL_SECONDS)
+            await self.commit(sources, CALL_SECONDS)
         if self._plan.locks:
-            self.leaving.add(source)
-            self._nursery.start_soon(self._leave, source, locked)
+            for source in sources:
+                self.leaving.add(source)
+                self._nursery.start_soon(self._leave, source, locked)
 
     async def _leave(self, source: Source, locked: bool) -> None:
         if source.assigned.in_work:
             await source.on_idle.wait()
             if locked:
                 await self.commit([source], CALL_SECONDS)
+        await self.callbacks.revoked([source.queue])
         await self.unlock(source.queue)
         self.leaving.discard(source)
         self.on_left()
@@ -189,7 +200,8 @@ class QueueKeeper:
         source.assigned.reset(offset)
         source.scope.cancel()
         if not self._line.closed:  # a consumer that is being closed reads no more, and commits at its end
-            self.read(source)
+            if source.fetcher is not None:  # a queue that was just taken is read when the application has been notified
+                self.read(source)
             self._nursery.start_soon(self.commit, [source], CALL_SECONDS)
 
     async def commit(self, sources: Iterable[Source], timeout_seconds: float) -> list[ClientError]:

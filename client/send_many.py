@@ -17,9 +17,9 @@ import trio
 
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
 from .arguments import check_message
-from .errors import ClientError, Closed, SendTimeout
+from .errors import ClientError, Closed, InvalidArgument, SendTimeout
 from .sending import Outgoing, Publication, SendResult, Target, batch_properties, encode_messages, result_of, results_of
-from .transmit import Choose, Transmitter
+from .transmit import Choose, QueueSelector, Transmitter
 
 BATCH_MESSAGES_MAX = 256
 BATCH_BYTES_MAX = 256 * 1024
@@ -68,6 +68,7 @@ class ManySends:
     """Called with the index of a message and its outcome, once for each message, as soon as that is known."""
     deadline: float = inf
     """When no further request is begun, on trio's clock."""
+    selector: QueueSelector | None = None
 
     async def send(self, items: Sequence[Item]) -> None:
         """Send all messages; `done` is called for each."""
@@ -86,15 +87,18 @@ class ManySends:
     async def _send_topic(self, topic: str, items: list[Item]) -> None:
         try:
             publication = await self.transmitter.publications.find(topic, self.seconds)
-            lanes: dict[MessageQueue, _Lane] = {}
-            for item in items:
-                target = self._target(publication, item)
-                lane = lanes.setdefault(target.queue, _Lane(target))
-                item.unique_id = self.new_id(item.message)
-                lane.items.append(item)
         except ClientError as error:
             self._all_done(items, error)
             return
+        lanes: dict[MessageQueue, _Lane] = {}
+        for item in items:
+            try:
+                target = self._target(publication, item)
+                item.unique_id = self.new_id(item.message)
+            except ClientError as error:
+                self.done(item.index, error)
+                continue
+            lanes.setdefault(target.queue, _Lane(target)).items.append(item)
         async with trio.open_nursery() as nursery:
             for lane in lanes.values():
                 nursery.start_soon(self._run, publication, lane)
@@ -102,10 +106,18 @@ class ManySends:
     def _target(self, publication: Publication, item: Item) -> Target:
         if self._is_free(item):
             return self.transmitter.next_target(publication)
-        return self.transmitter.chosen(publication, item.message, item.key, self.queue, None)
+        return self._chosen(publication, item.message, item.key)
+
+    def _chosen(self, publication: Publication, message: Message, key: str | None) -> Target:
+        try:
+            return self.transmitter.chosen(publication, message, key, self.queue, self.selector)
+        except ClientError:
+            raise
+        except Exception as error:
+            raise InvalidArgument(f"the selector failed: {error!r}") from error
 
     def _is_free(self, item: Item) -> bool:
-        return item.key is None and self.queue is None
+        return item.key is None and self.queue is None and self.selector is None
 
     async def _run(self, publication: Publication, lane: _Lane) -> None:
         while lane.items:
@@ -155,8 +167,8 @@ class ManySends:
         if not (self._is_free(first) and publication.broker_count > 1):
             # A free message could use any queue, but while there is only one broker it stays behind its predecessors.
             choose = partial(self.transmitter.same_target, queue=target.queue)
-            if first.key is not None or self.queue is not None:
-                choose = partial(self.transmitter.chosen, message=first.message, key=first.key, queue=self.queue, selector=None)
+            if not self._is_free(first):
+                choose = partial(self._chosen, message=first.message, key=first.key)
         try:
             if len(chunk) == 1:
                 outgoing = self.encode(first.message, first.unique_id, first.key)

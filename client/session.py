@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
+from math import inf
 
 import attrs
 import orjson
@@ -50,6 +51,8 @@ CALL_SECONDS = 3.0
 CONNECT_SECONDS = 3.0
 ROUTE_POLL_SECONDS = 30.0
 HEARTBEAT_SECONDS = 30.0
+HEARTBEATS_MISSED_MAX = 2.5
+"""After this many intervals without an answer a client is not healthy; brokers forget it after four."""
 CLOSE_SECONDS = 1.0
 """The time limit for unregistering from the brokers when a client is closed, even when it is cancelled."""
 
@@ -98,6 +101,8 @@ class Session:
     """Brokers that did not answer it, until they do."""
     repeated: Repeated = attrs.field(factory=Repeated)
     """What fails again and again in the loops of this client, by event, broker or topic, and reason."""
+    heartbeat_at: float = -inf
+    """When a broker last answered a heartbeat, by trio's clock."""
     knows_numbers: set[Address] = attrs.field(factory=set[Address])
     """Brokers that recognise repeated sends by their numbers, as they said in answers to heartbeats."""
 
@@ -292,6 +297,17 @@ class Session:
             if channel.connected and not channel.closed and address not in self.name_servers
         ]
 
+    def problems(self) -> list[str]:
+        """What keeps this client from the brokers that it knows, in sentences; none if it knows no broker."""
+        if not self.routes.members():
+            return []
+        if not self.open_channels():
+            return ["no broker is connected"]
+        silence = trio.current_time() - self.heartbeat_at
+        if silence > HEARTBEATS_MISSED_MAX * self.heartbeat_seconds:
+            return [f"no broker has answered a heartbeat for {silence:.0f} s"]
+        return []
+
     async def heartbeat_everywhere(self) -> None:
         """Send a heartbeat to all brokers, and wait for their answers; failures are logged."""
         addresses = self.routes.members() if self.members else self.routes.masters()
@@ -422,6 +438,8 @@ class Session:
         channel = await self.channel(address)
         body = orjson.dumps(heartbeat(self.client_id, sorted(self.producer_groups), self.members))
         answer = await channel.call(RemotingCommand(RequestCode.HEART_BEAT, body=body), CALL_SECONDS)
+        if answer.code == ResponseCode.SUCCESS:
+            self.heartbeat_at = trio.current_time()
         if answer.ext.get(KNOWS_NUMBERS_FIELD) == "true":
             self.knows_numbers.add(address)
         else:

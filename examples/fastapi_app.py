@@ -9,11 +9,11 @@ SIGTERM it ends the lifespan, which lets handlers finish what they have, and not
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
 
 from ledgermq import ClientError, ConsumeFrom, Message, aio
 
@@ -23,13 +23,12 @@ STOP_SECONDS = 20
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-    namesrv = os.environ.get("LEDGERMQ_NAMESRV", "127.0.0.1:9876")
     app.state.bills = []
     async with (
-        aio.open_producer(namesrv, group="shop") as producer,
-        aio.open_consumer(namesrv, "billing", "orders", consume_from=ConsumeFrom.FIRST) as consumer,
+        aio.open_producer(group="shop") as producer,
+        aio.open_consumer(group="billing", topics="orders", consume_from=ConsumeFrom.FIRST) as consumer,
     ):
-        app.state.producer = producer
+        app.state.producer, app.state.consumer = producer, consumer
 
         async def bill(message: aio.AioMessage) -> None:
             app.state.bills.append(message.body.decode())  # acknowledged when this returns, retried when it raises
@@ -65,3 +64,10 @@ async def bills(request: Request) -> list[str]:
 async def healthz(request: Request) -> Response:
     """Whether this process should go on: not if billing has failed."""
     return Response(status_code=503 if request.app.state.billing.done() else 200)
+
+
+@app.get("/readyz")
+async def readyz(request: Request) -> JSONResponse:
+    """Whether this process consumes: connected, with all of its queues."""
+    health = await request.app.state.consumer.healthy()
+    return JSONResponse(health.problems, status_code=200 if health else 503)

@@ -32,6 +32,7 @@ from ..arguments import (
     check_timeout,
 )
 from ..errors import ClientError, Closed, InvalidArgument, Stopped
+from ..health import CLOSED, Health
 from ..hosted import MESSAGES_PER_TAKE, Client, Hosted, HostedConsumer, HostedIteration, HostedMessage, put_back
 from ..push_consumer import MESSAGES_PER_GET, message_failed
 from ..received import ReceivedMessage, RecordView
@@ -116,6 +117,7 @@ class AioProducer(Hosted[AioHost[producer.Producer]]):
         *,
         key: str | Callable[[Message], str | None] | None = None,
         queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
         timeout_seconds: float | None = None,
     ) -> list[SendResult | ClientError]:
         """Send many messages, and return the result or the error of each; see `Producer.send_many`."""
@@ -123,7 +125,14 @@ class AioProducer(Hosted[AioHost[producer.Producer]]):
         if callable(key):
             keys = iter([key(message) for message in several])  # a function of the application runs in its own thread
             key = lambda _: next(keys)  # noqa: E731
-        return await self.host.run(self.host.client.send_many, several, key=key, queue=queue, timeout_seconds=timeout_seconds)
+        return await self.host.run(
+            self.host.client.send_many,
+            several,
+            key=key,
+            queue=queue,
+            selector=None if selector is None else _in_context(selector),
+            timeout_seconds=timeout_seconds,
+        )
 
     send_batch = _asked(producer.Producer.send_batch)
     send_oneway = _asked(producer.Producer.send_oneway)
@@ -295,6 +304,13 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
 
     async def _take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
         return await self.host.ask(partial(self.host.client.receive, messages_max, timeout_seconds), put_back)
+
+    async def healthy(self) -> Health:
+        """Whether this consumer can do its work, as a readiness probe asks; see `Consumer.healthy`."""
+        try:
+            return await self.host.run(self.host.client.healthy)
+        except Closed:
+            return CLOSED
 
     seek = _asked(consumer.Consumer.seek)
     seek_to_beginning = _asked(consumer.Consumer.seek_to_beginning)

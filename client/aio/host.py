@@ -11,16 +11,18 @@ import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
+from inspect import isawaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import attrs
+import trio
 
 from ...world.threads import Call, ThreadLoop
 from ..errors import Closed, WrongEventLoop
-from ..hosted import Client, Host, in_words_of_clients
+from ..hosted import AWAITED, Client, Host, in_words_of_clients
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -229,11 +231,50 @@ class Opening(Generic[Client, Shell]):
         def __exit__(self, *_: object) -> None: ...
 
 
+async def _awaited_in_loop(
+    event_loop: asyncio.AbstractEventLoop, context: Context, callback: Callable[..., Any], *arguments: object
+) -> object:
+    """Call a function or an async function in the event loop, and wait for it in the client's thread.
+
+    Cancellation: the call is cancelled.
+    """
+    token, ended = trio.lowlevel.current_trio_token(), trio.Event()
+    calls: list[asyncio.Task[object]] = []
+
+    async def call() -> object:
+        answer = callback(*arguments)
+        return await answer if isawaitable(answer) else answer
+
+    def notify(_: asyncio.Task[object]) -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(ended.set)
+
+    def begin() -> None:
+        calls.append(event_loop.create_task(call(), context=context))
+        calls[0].add_done_callback(notify)
+
+    def cancel() -> None:
+        calls[0].cancel()
+
+    event_loop.call_soon_threadsafe(begin)
+    try:
+        await ended.wait()
+    except trio.Cancelled:
+        with suppress(RuntimeError):  # the event loop was closed
+            event_loop.call_soon_threadsafe(cancel)
+        raise
+    if calls[0].cancelled():
+        raise RuntimeError("the callback was cancelled in its event loop")
+    return calls[0].result()
+
+
 def _in_loop(event_loop: asyncio.AbstractEventLoop, name: str, option: Any) -> Any:
     """Let a callback, which is an option `on_...`, run in the event loop, in the context of whoever opens the client."""
     if not name.startswith("on_") or not callable(option):
         return option
     context = copy_context()
+    if name in AWAITED:
+        return partial(_awaited_in_loop, event_loop, context, option)
 
     def call(*arguments: object) -> None:
         with suppress(RuntimeError):  # the event loop was closed before the client

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .client.errors import Unreachable as Unreachable
     from .client.errors import WrongEventLoop as WrongEventLoop
     from .client.fetch import OffsetMoved as OffsetMoved
+    from .client.health import Health as Health
     from .client.producer import Producer as Producer
     from .client.producer import open_producer as open_producer
     from .client.pull import PullConsumer as PullConsumer
@@ -86,6 +87,7 @@ _HOMES = {
     "ConsumeFrom": "client.subscription",
     "Consumer": "client.consumer",
     "GroupExists": "client.admin.errors",
+    "Health": "client.health",
     "InvalidArgument": "client.errors",
     "InvalidParameter": "client.errors",
     "Message": "message.message",

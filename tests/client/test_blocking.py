@@ -426,3 +426,22 @@ def test_queues_are_paused_resumed_and_moved(cluster: Embedded) -> None:
             with consumer.take() as messages:
                 seen |= {message.body for message in messages}
     assert lag(cluster, "pausing") == 0
+
+
+def test_a_callback_may_block_its_thread(cluster: Embedded) -> None:
+    """The client goes on meanwhile; the end of the callback is waited for."""
+    fill(cluster, 4)
+    events: list[str] = []
+
+    def assigned(_: object) -> None:
+        time.sleep(0.3)
+        events.append(threading.current_thread().name)
+
+    with blocking.open_consumer(
+        cluster.namesrv, "told", "t", consume_from=FIRST, on_assigned=assigned, on_revoked=lambda _: events.append("revoked")
+    ) as consumer:
+        assert events
+        assert events[0] not in ("ledgermq-client", "MainThread")
+        assert consumer.healthy()
+    assert events[-1] == "revoked"
+    assert consumer.healthy().problems == ("the client is closed",)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 import trio
@@ -14,6 +16,7 @@ from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.sending import SendResult
 from ledgermq.message.layout import decode_record
 from ledgermq.message.message import Message, MessageQueue
+from ledgermq.message.properties import SHARDING_KEY
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.embedded import open_virtual
@@ -211,3 +214,49 @@ async def test_sends_follow_a_topic_that_has_fewer_queues_now(autojump_clock: Mo
             with pytest.raises(NoPermission, match="not stored") as refused:
                 await producer.send(Message("t", b""), queue=MessageQueue("t", "broker-a", 77))
             assert (refused.value.retriable, refused.value.may_have_been_stored) == (False, False)
+
+
+async def test_a_selector_chooses_the_queue_of_each_message(autojump_clock: MockClock) -> None:
+    """One that fails for a message fails that message alone."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 3)
+
+        def by_remainder(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+            if message.body == b"4":
+                raise LookupError("no queue for 4")
+            return queues[int(message.body) % 3]
+
+        async with open_producer(NAMESRV, world=cluster.world) as producer:
+            results = await producer.send_many(numbered(30), selector=by_remainder)
+            with pytest.raises(InvalidArgument, match="at most one of key, queue and selector"):
+                await producer.send_many(numbered(1), key="k", selector=by_remainder)
+            with pytest.raises(InvalidArgument, match="selector must be None or a function"):
+                await producer.send_many([], selector=cast("Any", "first"))
+
+    failed = results.pop(4)
+    assert isinstance(failed, InvalidArgument)
+    assert "no queue for 4" in str(failed)
+    assert all(isinstance(result, SendResult) for result in results)
+    assert [stored(broker, queue_id) for queue_id in range(3)] == [
+        [number for number in range(30) if number % 3 == queue_id and number != 4] for queue_id in range(3)
+    ]
+    assert len(broker.requests_of(BATCH)) == 3
+
+
+async def test_a_batch_goes_where_its_key_or_its_selector_says(autojump_clock: MockClock) -> None:
+    """To the queue of a single send with that key, which the messages name too."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 4)
+        async with open_producer(NAMESRV, world=cluster.world) as producer:
+            alone = await producer.send(Message("t", b"0"), key="customer")
+            together = await producer.send_batch([Message("t", b"1"), Message("t", b"2")], key="customer")
+            chosen = await producer.send_batch(numbered(2), selector=lambda queues, _: queues[3])
+            with pytest.raises(InvalidArgument, match="at most one of key, queue and selector"):
+                await producer.send_batch(numbered(1), key="k", queue=alone.queue)
+
+        assert {result.queue for result in together} == {alone.queue}
+        assert {result.queue.queue_id for result in chosen} == {3}
+        properties = [decode_record(record).properties for record in broker.queues["t", alone.queue.queue_id]]
+        assert [each.get(SHARDING_KEY) for each in properties[:3]] == ["customer"] * 3

@@ -60,6 +60,7 @@ def test_orders_are_billed_and_health_is_that_of_the_billing(cluster: Embedded) 
             async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
                 await bill_orders(client, 50)
                 assert (await client.get("/healthz")).status_code == 200
+                assert (await client.get("/readyz")).status_code == 200
                 billing: asyncio.Task[None] = module.app.state.billing
                 billing.cancel()
                 await asyncio.wait([billing])

@@ -521,3 +521,35 @@ def test_queues_are_paused_resumed_and_moved(cluster: Embedded, topic: str, run:
             assert seen == [*range(10), *range(45, 50)]
 
     run(main)
+
+
+def test_a_consumer_announces_its_queues_and_its_health(cluster: Embedded, topic: str) -> None:
+    """From the event loop, and after it was closed too."""
+    events: list[str] = []
+
+    async def main() -> None:
+        async with producer_of(cluster) as producer:
+            (first, *_) = await producer.queues(topic)
+            await producer.send_many([Message(topic, b"%d" % number) for number in range(10)], queue=first)
+
+        async def assigned(queues: list[MessageQueue]) -> dict[MessageQueue, int] | None:
+            await asyncio.sleep(0.01)
+            events.append("assigned")
+            return {first: 8} if first in queues else None
+
+        async with aio.open_consumer(
+            cluster.namesrv,
+            topic,
+            topic,
+            consume_from=FIRST,
+            on_assigned=assigned,
+            on_revoked=lambda _: events.append("revoked"),
+        ) as consumer:
+            assert await consumer.healthy()
+            async with consumer.take(10) as messages:
+                assert [int(message.body) for message in messages] == [8, 9]
+        assert (await consumer.healthy()).problems == ("the client is closed",)
+        assert events[0] == "assigned"
+        assert events[-1] == "revoked"
+
+    asyncio.run(limited(main()))

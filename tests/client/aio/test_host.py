@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ import trio
 
 from ledgermq.client.aio.host import AioHost, Opening, Wakeups
 from ledgermq.client.errors import Closed
+
+NAME = ContextVar("NAME", default="")
 
 
 @asynccontextmanager
@@ -147,3 +150,48 @@ def test_closing_ends_even_if_it_is_cancelled() -> None:
         assert not threads[0].is_alive()
 
     asyncio.run(main())
+
+
+def test_a_callback_that_the_client_waits_for_runs_in_the_event_loop() -> None:
+    """In the context of whoever opened the client; what it returns or raises reaches the client, and so does a cancellation."""
+    events: list[object] = []
+
+    @asynccontextmanager
+    async def asking(*, on_assigned: Callable[[list[int]], Awaitable[object]]) -> AsyncGenerator[list[object]]:
+        events.append(await on_assigned([1]))
+        with pytest.raises(LookupError, match="2"):
+            await on_assigned([2])
+        with trio.move_on_after(0.1):
+            await on_assigned([3])
+        with pytest.raises(RuntimeError, match="was cancelled in its event loop"):
+            await on_assigned([4])
+        yield events
+
+    async def main() -> None:
+        event_loop, task = asyncio.get_running_loop(), asyncio.current_task
+        NAME.set("main")
+
+        async def callback(numbers: list[int]) -> object:
+            assert asyncio.get_running_loop() is event_loop
+            await asyncio.sleep(0)
+            if numbers == [2]:
+                raise LookupError("2")
+            if numbers == [3]:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    events.append("cancelled")
+                    raise
+            if numbers == [4]:
+                running = task()
+                assert running is not None
+                running.cancel()
+                await asyncio.sleep(60)
+            return numbers, NAME.get()
+
+        async with Opening(asking, lambda host: host, (), {"on_assigned": callback}):
+            pass
+
+    asyncio.run(main())
+
+    assert events == [([1], "main"), "cancelled"]

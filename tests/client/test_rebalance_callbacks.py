@@ -1,0 +1,164 @@
+"""What an application is told of the queues that its consumer takes and gives up, and what its callbacks cannot spoil."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgermq.client.consumer import Consumer, open_consumer
+from ledgermq.client.producer import open_producer
+from ledgermq.client.rebalance_callbacks import CALLBACK_SECONDS
+from ledgermq.client.received import ReceivedMessage
+from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.message.message import Message, MessageQueue
+from ledgermq.testing.embedded import open_virtual
+from ledgermq.testing.logs import capture_logs
+
+from .fake_cluster import NAMESRV, open_cluster, until
+from .test_consumer import fill, numbers
+
+FIRST = ConsumeFrom.FIRST
+
+
+def queue(queue_id: int) -> MessageQueue:
+    return MessageQueue("t", "b1", queue_id)
+
+
+async def test_queues_are_announced_before_their_first_message_and_after_their_last(autojump_clock: MockClock) -> None:
+    """Those of the first share before the block begins, and all that are left when it ends."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        fill(broker, 2)
+        events: list[object] = []
+
+        async def assigned(queues: list[MessageQueue]) -> None:
+            await trio.sleep(3)
+            events.append(("assigned", queues))
+
+        async with open_consumer(
+            NAMESRV,
+            "g",
+            "t",
+            consume_from=FIRST,
+            on_assigned=assigned,
+            on_revoked=lambda queues: events.append(("revoked", queues)),
+            world=cluster.world,
+        ) as consumer:
+            events.append("begun")
+            events.append(numbers(await consumer.get_many(2)))
+            cluster.create("t", 2)
+            fill(broker, 1, queue_id=1)
+            events.append(numbers(await consumer.get_many(2)))
+        assert events == [
+            ("assigned", [queue(0)]),
+            "begun",
+            [0, 1],
+            ("assigned", [queue(1)]),
+            [0],
+            ("revoked", [queue(0), queue(1)]),
+        ]
+
+
+async def test_offsets_that_the_application_keeps_replace_those_of_the_group(autojump_clock: MockClock) -> None:
+    """From the first message on; wrong ones are refused and logged."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        for queue_id in range(2):
+            fill(broker, 9, queue_id=queue_id)
+        async with (
+            open_consumer(
+                NAMESRV, "g", "t", consume_from=FIRST, on_assigned=lambda _: {queue(1): 7, queue(5): 1}, world=cluster.world
+            ) as consumer,
+            consumer.take(30, 1) as messages,
+        ):
+            assert sorted(numbers(messages)) == sorted([*range(9), 7, 8])
+        with capture_logs() as events:
+            async with open_consumer(
+                NAMESRV, "g2", "t", consume_from=FIRST, on_assigned=lambda _: {queue(1): -7}, world=cluster.world
+            ) as consumer:
+                assert len(await consumer.get_many(30, 1)) == 18
+        (failed,) = (event for event in events if event["event"] == "rebalance_callback_failed")
+        assert failed["queues"] == ["t@b1:0", "t@b1:1"]
+
+
+def failing(_: object) -> None:
+    raise LookupError("no table")
+
+
+async def hanging(_: object) -> None:
+    await trio.sleep_forever()
+
+
+@pytest.mark.parametrize(("callback", "event"), [(failing, "rebalance_callback_failed"), (hanging, "rebalance_callback_late")])
+async def test_a_callback_that_fails_or_hangs_holds_up_nothing(
+    autojump_clock: MockClock, callback: Callable[[object], Any], event: str
+) -> None:
+    """It is logged, and no message is lost."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        fill(broker, 2)
+        with capture_logs() as events:
+            async with open_consumer(
+                NAMESRV, "g", "t", consume_from=FIRST, on_assigned=callback, on_revoked=callback, world=cluster.world
+            ) as consumer:
+                async with consumer.take(10) as messages:
+                    assert numbers(messages) == [0, 1]
+                ended = trio.current_time()
+        assert trio.current_time() - ended <= CALLBACK_SECONDS + 1
+        assert [each["event"] for each in events].count(event) == 2
+        assert broker.offsets["g", "t", 0] == 2
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_what_is_acknowledged_in_the_callback_counts_for_the_next_member(
+    autojump_clock: MockClock, orderly: bool
+) -> None:
+    """A queue is handed over with 10 messages in hand, and their offset is committed; an ordered one when none is in hand."""
+    handled: list[int] = []
+    taken: list[ReceivedMessage] = []
+    in_hand_at_callback: list[int] = []
+
+    async def finish(queues: Collection[MessageQueue]) -> None:
+        for message in taken:
+            if message.queue in queues and message.in_hand:
+                handled.append(int(message.body))
+                await message.ack()
+
+    async def revoked(queues: list[MessageQueue]) -> None:
+        if "t" in {queue.topic for queue in queues}:
+            in_hand_at_callback.append(sum(message.queue in queues and message.in_hand for message in taken))
+        await finish(queues)
+
+    async with open_virtual(settings={"defaultTopicQueueNums": "2"}) as cluster:
+        async with open_producer(cluster.namesrv, world=cluster.world) as producer:
+            for number in range(20):
+                await producer.send(Message("t", b"%d" % number))
+        options: dict[str, Any] = {"orderly": orderly, "consume_from": FIRST, "world": cluster.world}
+        async with open_consumer(cluster.namesrv, "g", "t", on_revoked=revoked, **options) as first:
+            while len(taken) < 20:
+                taken += await first.get_many(30, 1)
+            async with open_consumer(cluster.namesrv, "g", "t", **options) as second:
+                if orderly:
+                    await trio.sleep(60)
+                    assert in_hand_at_callback == []
+                    await finish({message.queue for message in taken})
+                await until(lambda: "t" in {each.topic for each in second.queues} and bool(in_hand_at_callback), 300)
+                await trio.sleep(1)
+                assert in_hand_at_callback == [0 if orderly else 10]
+                assert cluster.brokers[0].offsets.of("g", "t")[handed_over(second)] == 10
+                if orderly:
+                    assert await second.get_many(50, 30) == []
+                await finish(first.queues)
+    assert sorted(handled) == list(range(20))
+
+
+def handed_over(second: Consumer) -> int:
+    (queue_id,) = (each.queue_id for each in second.queues if each.topic == "t")
+    return queue_id
