@@ -10,9 +10,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from math import isfinite
-from typing import TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar, cast
 
-from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
+from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Body, Message, MessageQueue
 from .errors import InvalidArgument
 
 TOPIC_CHARACTERS_MAX = 127
@@ -145,6 +145,7 @@ def check_message(message: object) -> Message:
     """Refuse what cannot be sent as a message, naming the field; sizes are checked later, when they are known."""
     if not isinstance(message, Message):
         raise InvalidArgument(f"a Message is sent (got {shown(message)})")
+    message = cast("Message", message)
     check_topic(message.topic)
     if not isinstance(message.body, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"a body is bytes (got {shown(message.body)})")
@@ -158,7 +159,7 @@ def check_message(message: object) -> Message:
     return message
 
 
-def check_several(messages: Iterable[Message]) -> list[Message]:
+def check_several(messages: Iterable[Message[Body]]) -> list[Message[Body]]:
     """Refuse what is not several of anything, such as one message or a text; returns what there is as a list."""
     given: object = messages
     if not _is_several(given):

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from functools import partial, wraps
 from math import inf
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import attrs
 import trio
 
-from ..message.message import Message, MessageQueue
+from ..message.message import Body, Message, MessageQueue
 from ..world.threads import opened_in_thread
 from . import admin, consumer, producer, pull
 from .arguments import INT_MAX, check_integer, check_seconds, check_timeout
@@ -67,7 +67,7 @@ class BlockingHost(Host[Client]):
 
 
 @attrs.define(eq=False)
-class BlockingProducer(Hosted[BlockingHost[producer.Producer]]):
+class BlockingProducer(Hosted[BlockingHost[producer.Producer[Body]]], Generic[Body]):
     """Sends messages; see `Producer`."""
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer]]):
 
     def send(
         self,
-        message: Message,
+        message: Message[Body],
         *,
         key: str | None = None,
         queue: MessageQueue | None = None,
@@ -89,9 +89,9 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer]]):
 
     def send_many(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[Message[Body]],
         *,
-        key: str | Callable[[Message], str | None] | None = None,
+        key: str | Callable[[Message[Body]], str | None] | None = None,
         queue: MessageQueue | None = None,
         selector: QueueSelector | None = None,
         timeout_seconds: float | None = None,
@@ -112,7 +112,7 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer]]):
 
     def send_batch(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[Message[Body]],
         *,
         key: str | None = None,
         queue: MessageQueue | None = None,
@@ -129,7 +129,7 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer]]):
             timeout_seconds=timeout_seconds,
         )
 
-    def send_oneway(self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None) -> None:
+    def send_oneway(self, message: Message[Body], *, key: str | None = None, queue: MessageQueue | None = None) -> None:
         """Send one message without acknowledgement; see `Producer.send_oneway`."""
         self.host.run(self.host.client.send_oneway, message, key=key, queue=queue)
 
@@ -138,12 +138,12 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer]]):
         return self.host.run(self.host.client.queues, topic)
 
 
-class BlockingMessage(HostedMessage):
+class BlockingMessage(HostedMessage[Body]):
     """A received message; see `ReceivedMessage`."""
 
     __slots__ = ("_host",)
 
-    def __init__(self, received: ReceivedMessage, host: BlockingHost[Any]) -> None:
+    def __init__(self, received: ReceivedMessage[Any], host: BlockingHost[Any]) -> None:
         super().__init__(received)
         self._host = host
 
@@ -158,15 +158,15 @@ class BlockingMessage(HostedMessage):
 
 
 @attrs.define(eq=False)
-class BlockingIteration(HostedIteration["BlockingConsumer"]):
+class BlockingIteration(HostedIteration["BlockingConsumer[Any]"], Generic[Body]):
     """One `for` loop over a consumer."""
 
-    def __iter__(self) -> BlockingIteration:
+    def __iter__(self) -> BlockingIteration[Body]:
         """Begin a loop: what an earlier loop over this iterator has not acknowledged is given back."""
         self.begin()
         return self
 
-    def __next__(self) -> BlockingMessage:
+    def __next__(self) -> BlockingMessage[Body]:
         self.settle_last()
         try:
             message = self._consumer.next_message(self.messages)
@@ -177,13 +177,13 @@ class BlockingIteration(HostedIteration["BlockingConsumer"]):
 
 
 @attrs.define(eq=False)
-class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer]]):
+class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Generic[Body]):
     """Receives messages; see `Consumer`. Any number of threads may take from it concurrently; each gets other messages."""
 
     # Only one thread at a time asks for more, for all threads; another one would wait although messages have been fetched.
     _fetching: threading.Lock = attrs.field(factory=threading.Lock, alias="fetching")
 
-    def __iter__(self) -> BlockingIteration:
+    def __iter__(self) -> BlockingIteration[Body]:
         """Iterate without end, with the rules of `Consumer.__aiter__`.
 
         With `ack="auto"`, a message is acknowledged when this iterator is asked for the next one. A loop that is left, by an
@@ -202,12 +202,14 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer]]):
                     messages.extend(self._take(MESSAGES_PER_TAKE, inf))
         return message
 
-    def get_one(self, timeout_seconds: float | None = None) -> BlockingMessage | None:
+    def get_one(self, timeout_seconds: float | None = None) -> BlockingMessage[Body] | None:
         """Take the next message; None after `timeout_seconds` without one. See `Consumer.get_many`."""
         messages = self.get_many(1, timeout_seconds)
         return messages[0] if messages else None
 
-    def get_many(self, messages_max: int = MESSAGES_PER_TAKE, timeout_seconds: float | None = None) -> list[BlockingMessage]:
+    def get_many(
+        self, messages_max: int = MESSAGES_PER_TAKE, timeout_seconds: float | None = None
+    ) -> list[BlockingMessage[Body]]:
         """Take the messages that have arrived, or wait for some; see `Consumer.get_many`.
 
         Each has to be acknowledged or retried. What comes of a call whose result is dropped, because the thread was interrupted
@@ -220,14 +222,14 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer]]):
     @contextmanager
     def take(
         self, messages_max: int = MESSAGES_PER_TAKE, timeout_seconds: float | None = None
-    ) -> Generator[list[BlockingMessage]]:
+    ) -> Generator[list[BlockingMessage[Body]]]:
         """Take messages for the length of a `with` block that finishes them all; see `Consumer.take`."""
         messages = self.get_many(messages_max, timeout_seconds)
         with self.finishing([message.received for message in messages]):
             yield messages
 
     def run(
-        self, handler: Callable[[BlockingMessage], object], *, concurrency: int = 1, stop_seconds: float = STOP_SECONDS
+        self, handler: Callable[[BlockingMessage[Body]], object], *, concurrency: int = 1, stop_seconds: float = STOP_SECONDS
     ) -> None:
         """Call `handler` with every message, in `concurrency` threads, until SIGTERM or Ctrl-C, or until `stop`.
 
@@ -270,9 +272,10 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer]]):
         if not self.stopped:
             raise Closed("the consumer was closed")
 
-    def _handle_all(self, handler: Callable[[BlockingMessage], object]) -> None:
+    def _handle_all(self, handler: Callable[[BlockingMessage[Body]], object]) -> None:
+        iteration: BlockingIteration[Body] = BlockingIteration(self, False)
         with suppress(Closed):
-            for message in BlockingIteration(self, False):
+            for message in iteration:
                 try:
                     handler(message)
                 except Exception as error:  # noqa: BLE001 - handlers are the application's
@@ -288,7 +291,8 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer]]):
         )
 
     def _take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
-        return self.host.ask(partial(self.host.client.receive, messages_max, timeout_seconds), put_back)
+        client: consumer.Consumer[Any] = self.host.client
+        return self.host.ask(partial(client.receive, messages_max, timeout_seconds), put_back)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at `offset` in a queue that is read now; see `Consumer.seek`."""

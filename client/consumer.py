@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 
+from ..message.message import Body
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
 from . import environment
@@ -38,6 +39,7 @@ async def open_consumer(
     group: str = "",
     topics: str | Iterable[str] | Mapping[str, str | Subscription] = (),
     *,
+    decode: Callable[[bytes], Body] | None = None,
     ack: AckMode = "auto",
     orderly: bool = False,
     model: MessageModel = MessageModel.CLUSTERING,
@@ -57,7 +59,7 @@ async def open_consumer(
     instance_name: str | None = None,
     tls: bool | ClientTls | None = None,
     world: World | None = None,
-) -> AsyncGenerator[Consumer]:
+) -> AsyncGenerator[Consumer[Body]]:
     """A consumer for the length of an `async with` block; on entry its first share of queues is being read.
 
     Leaving the block acknowledges nothing: the member that reads a queue next is given its unacknowledged messages again.
@@ -69,6 +71,9 @@ async def open_consumer(
         topics: always given: one topic, several, or a mapping from topics to tag expressions such as `"a || b"` (or to
             `sql(...)`). They are the same for all members of a group: it has one position in each queue, so what one member's
             expression leaves out is passed for all of them. The broker warns of a member that differs (`subscriptions_differ`).
+        decode: makes `message.value` of a body, for example `msgspec.json.Decoder(Order).decode`, when a message is handed out;
+            it runs in the client's thread. One that raises fails this delivery of the message, with the reason in the event
+            `message_not_decoded`: it comes again by the rules of `retry`, and is a dead letter in the end.
         ack: with `auto` a loop acknowledges a message when it asks for the next one; with `explicit` the application does.
         orderly: hand out one message of a queue at a time, in order; queues are locked for this member, unless broadcasting.
         model: whether the members of the group share the messages, or each gets all of them. A broadcasting member cannot ask
@@ -126,6 +131,7 @@ async def open_consumer(
         environment.READ_FROM.value(read_from),
     )
     divide = strategy_of(strategy)
+    check_function("decode", decode)
     check_function("on_offset_moved", on_offset_moved)
     check_function("on_assigned", on_assigned)
     check_function("on_revoked", on_revoked)
@@ -144,6 +150,7 @@ async def open_consumer(
             offsets_path,
             on_offset_moved,
             RebalanceCallbacks(on_assigned, on_revoked),
+            decode,
         ) as consumer,
     ):
         yield consumer
@@ -159,7 +166,8 @@ async def _joined(
     offsets_path: str | None,
     on_offset_moved: OnOffsetMoved | None,
     callbacks: RebalanceCallbacks,
-) -> AsyncGenerator[Consumer]:
+    decode: Callable[[bytes], Body] | None,
+) -> AsyncGenerator[Consumer[Body]]:
     """A consumer that reads its share of queues, for the length of a block, and then leaves the group."""
     offsets = kept_offsets(session, group, options.model, offsets_path)
     broadcasting = options.model is MessageModel.BROADCASTING
@@ -175,7 +183,7 @@ async def _joined(
         options.read_from,
         on_offset_moved,
     )
-    consumer: Consumer | None = None
+    consumer: Consumer[Body] | None = None
     try:
         async with background_nursery() as nursery:
             line, send_back = Line(), SendBack(session, group, options.reconsume_times_max)
@@ -183,7 +191,7 @@ async def _joined(
             held = HeldBytes(options.bytes_max)
             keeper = QueueKeeper(session, nursery, plan, subscriptions, offsets, line, redelivery, held, callbacks)
             membership = Membership(session, group, subscriptions, options.model, divide, plan.locks, keeper)
-            consumer = Consumer(group, options, subscriptions, session, nursery, line, keeper, membership)
+            consumer = Consumer(group, options, subscriptions, session, nursery, line, keeper, membership, decode=decode)
             consumer.join()
             try:
                 await consumer.begin()

@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import attrs
 
-from ..message.message import MessageQueue
+from ..message.message import Body, MessageQueue
 from ..world.threads import LoopEndedError, OtherProcessError, ThreadLoop
 from . import consumer
 from .arguments import check_queues
@@ -26,7 +26,7 @@ from .received import ReceivedMessage, RecordView, give_back_unfinished
 P = ParamSpec("P")
 Client = TypeVar("Client")
 AnyHost = TypeVar("AnyHost", bound="Host[Any]")
-ConsumerHost = TypeVar("ConsumerHost", bound="Host[consumer.Consumer]")
+ConsumerHost = TypeVar("ConsumerHost", bound="Host[consumer.Consumer[Any]]")
 AnyConsumer = TypeVar("AnyConsumer", bound="HostedConsumer[Any]")
 
 AWAITED = ("on_assigned", "on_revoked")
@@ -97,12 +97,12 @@ class Hosted(Generic[AnyHost]):
         self.host.soon(change_now)
 
 
-class HostedMessage(RecordView):
+class HostedMessage(RecordView[Body]):
     """A received message outside of its client's thread; see `ReceivedMessage`."""
 
     __slots__ = ("received",)
 
-    def __init__(self, received: ReceivedMessage) -> None:
+    def __init__(self, received: ReceivedMessage[Any]) -> None:
         received.copy_to(self)
         self.received = received
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Protocol
+from typing import Generic, Protocol
 
 import attrs
 
+from ..message.message import Body
 from .errors import Stopped
 from .received import ReceivedMessage
 
@@ -14,30 +15,30 @@ MESSAGES_PER_TURN = 64
 """`async for` lets other tasks run after this many messages, and whenever it has to wait."""
 
 
-class Taken(Protocol):
+class Taken(Protocol[Body]):
     """What an iteration needs of its consumer."""
 
-    def take_now(self) -> ReceivedMessage | None: ...
-    async def receive(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]: ...
-    def give_back_soon(self, message: ReceivedMessage) -> None: ...
+    def take_now(self) -> ReceivedMessage[Body] | None: ...
+    async def receive(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage[Body]]: ...
+    def give_back_soon(self, message: ReceivedMessage[Body]) -> None: ...
 
 
 @attrs.define(eq=False)
-class Iteration:
+class Iteration(Generic[Body]):
     """One `async for` loop over a consumer."""
 
-    _consumer: Taken
+    _consumer: Taken[Body]
     acknowledges: bool
     """Whether asking for the next message acknowledges the last one."""
-    _last: ReceivedMessage | None = None
+    _last: ReceivedMessage[Body] | None = None
     _taken: int = 0
 
-    def __aiter__(self) -> Iteration:
+    def __aiter__(self) -> Iteration[Body]:
         """Begin a loop: what an earlier loop over this iterator has not acknowledged is given back."""
         self._leave()
         return self
 
-    async def __anext__(self) -> ReceivedMessage:
+    async def __anext__(self) -> ReceivedMessage[Body]:
         if self._last is not None:
             self._last.settle()
             self._last = None

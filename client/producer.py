@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import repeat
 from math import inf
-from typing import cast
+from typing import Any, Generic, cast
 
 import attrs
 import trio
 
-from ..message.message import Message, MessageQueue
+from ..message.message import Body, Message, MessageQueue
 from ..message.properties import UNIQUE_KEY
 from ..remoting.channel import Channel
 from ..remoting.errors import CallTimeout, ConnectionLost
@@ -54,6 +54,7 @@ from .sending import (
     Target,
     batch_properties,
     encode_messages,
+    encoded,
     frame_parts,
     json_text,
     property_text,
@@ -71,7 +72,7 @@ _SLOW_SECONDS = BOUNDS_MS[2] / 1000
 
 
 @attrs.define(eq=False)
-class Producer:
+class Producer(Generic[Body]):
     """Sends messages; made by `open_producer`. Any number of tasks may send concurrently."""
 
     _transmitter: Transmitter
@@ -79,6 +80,7 @@ class Producer:
     _publications: dict[str, Publication]
     """By topic, the publications that sends may use without a search."""
     _latencies: BrokerLatencies
+    _body_of: Callable[[Body], bytes] | None = None
     _ids: UniqueIds | None = None
     _channels: dict[Target, Channel] = attrs.field(factory=dict[Target, Channel])
 
@@ -95,7 +97,7 @@ class Producer:
 
     async def send(
         self,
-        message: Message,
+        message: Message[Body],
         *,
         key: str | None = None,
         queue: MessageQueue | None = None,
@@ -121,33 +123,34 @@ class Producer:
         Durability: as `SendResult.status` says; SEND_OK means what the broker's flush and replication modes guarantee.
         Cancellation: the message may or may not have been stored, but never in part.
         """
+        plain: Message[Any] = message if self._body_of is None else self._plain(message)  # most need no call here
         transmitter = self._transmitter
         options = transmitter.options
         seconds = options.send_timeout_seconds if timeout_seconds is None else self._seconds(timeout_seconds)
         started = trio.current_time()
         try:
-            topic = message.topic
+            topic = plain.topic
             publication = self._publications.get(topic)
             if publication is None:
                 publication = await self._transmitter.publications.find(topic, seconds)
                 now = trio.current_time()
                 seconds, started = seconds - (now - started), now
-            body, sys_flag = message.body, 0
+            body, sys_flag = plain.body, 0
             if type(body) is not bytes or len(body) > options.plain_bytes_max:
                 body, sys_flag = self._packed(body)
             ids = self._ids
             if ids is None:
                 ids = self._make_ids()
             born_ms = self._session.world.clock.wall_ms()
-            unique_id = message.properties.get(UNIQUE_KEY) or ids.next(born_ms)
-            properties = json_text(property_text(message, unique_id, key))
+            unique_id = plain.properties.get(UNIQUE_KEY) or ids.next(born_ms)
+            properties = json_text(property_text(plain, unique_id, key))
         except (AttributeError, TypeError):
-            check_message(message)  # raises with the name of the bad field; checking before would slow down every message
+            check_message(plain)  # raises with the name of the bad field; checking before would slow down every message
             raise
         if key is None and queue is None and selector is None:
             target, fixed = transmitter.next_target(publication), False
         else:
-            target, fixed = transmitter.chosen(publication, message, key, queue, selector), True
+            target, fixed = transmitter.chosen(publication, plain, key, queue, selector), True
 
         # There is no await before `exchange` writes the frame to the connection, so frames keep the order of the sends.
         # The functions that batches and repeated attempts use would cost a quarter more (`bench/shortcuts.py`).
@@ -159,21 +162,21 @@ class Producer:
             if channel is None or channel.closed:
                 channel = self._channels[target] = self._session.channel_to(target.address)
             opaque = channel.next_opaque()
-            parts = frame_parts(target.single, sys_flag, born_ms, message.flag, properties, opaque, body, number)
+            parts = frame_parts(target.single, sys_flag, born_ms, plain.flag, properties, opaque, body, number)
             elsewhere = publication.broker_count > 1 and not fixed
             limit = attempt_seconds(seconds, options.retries, elsewhere=True) if elsewhere else seconds
             answer = await channel.exchange(opaque, SINGLE, parts, limit, started)
             result = result_of(answer, unique_id, target.queue, target.address)
             if answer.code and options.retry_unless_ok and not fixed:
-                outgoing = Outgoing(sys_flag, born_ms, message.flag, properties, body, number=number)
+                outgoing = Outgoing(sys_flag, born_ms, plain.flag, properties, body, number=number)
                 answer, target = await transmitter.with_guarantees(
                     publication, outgoing, target, answer, started + seconds, None
                 )
                 return result_of(answer, unique_id, target.queue, target.address)
         except (ClientError, CallTimeout, ConnectionLost) as error:
-            outgoing = Outgoing(sys_flag, born_ms, message.flag, properties, body, number=number)
+            outgoing = Outgoing(sys_flag, born_ms, plain.flag, properties, body, number=number)
             failure = transmitter.failed(target, error)
-            choose = partial(transmitter.chosen, message=message, key=key, queue=queue, selector=selector) if fixed else None
+            choose = partial(transmitter.chosen, message=plain, key=key, queue=queue, selector=selector) if fixed else None
             answer, target = await transmitter.send_again(
                 publication, outgoing, target, failure, started + seconds, seconds, choose
             )
@@ -187,7 +190,7 @@ class Producer:
 
     async def send_batch(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[Message[Body]],
         *,
         key: str | None = None,
         queue: MessageQueue | None = None,
@@ -207,10 +210,10 @@ class Producer:
         Raises: as `send`; also if the batch has several topics or a delay, or is larger than `message_bytes_max`.
         Cancellation: the batch is stored whole or not at all.
         """
-        messages = [check_message(message) for message in check_several(messages)]
-        if not messages:
+        plain = [check_message(self._plain(message)) for message in check_several(messages)]
+        if not plain:
             raise InvalidArgument("a batch has at least one message")
-        topic = messages[0].topic
+        topic = plain[0].topic
         seconds, started = self._seconds(timeout_seconds), trio.current_time()
         publication = self._publications.get(topic)
         if publication is None:
@@ -218,22 +221,22 @@ class Producer:
             seconds -= trio.current_time() - started
         ids = self._ids or self._make_ids()
         born_ms = self._session.world.clock.wall_ms()
-        unique_ids = [message.properties.get(UNIQUE_KEY) or ids.next(born_ms) for message in messages]
-        batch = encode_messages(messages, unique_ids, self.options.message_bytes_max, repeat(key))
+        unique_ids = [message.properties.get(UNIQUE_KEY) or ids.next(born_ms) for message in plain]
+        batch = encode_messages(plain, unique_ids, self.options.message_bytes_max, repeat(key))
         transmitter = self._transmitter
         choose: Choose | None = None
         if key is not None or queue is not None or selector is not None:
-            choose = partial(transmitter.chosen, message=messages[0], key=key, queue=queue, selector=selector)
+            choose = partial(transmitter.chosen, message=plain[0], key=key, queue=queue, selector=selector)
         target = transmitter.next_target(publication) if choose is None else choose(publication)
         outgoing = Outgoing(0, born_ms, 0, batch_properties(wait_stored=batch.wait_stored), batch.body, batch=True)
-        answer, target = await transmitter.send(publication, outgoing, target, seconds, choose, len(messages))
+        answer, target = await transmitter.send(publication, outgoing, target, seconds, choose, len(plain))
         return results_of(answer, batch, target.queue, target.address)
 
     async def send_many(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[Message[Body]],
         *,
-        key: str | Callable[[Message], str | None] | None = None,
+        key: str | Callable[[Message[Body]], str | None] | None = None,
         queue: MessageQueue | None = None,
         selector: QueueSelector | None = None,
         timeout_seconds: float | None = None,
@@ -274,7 +277,11 @@ class Producer:
         selector: QueueSelector | None = None,
     ) -> ManySends:
         """Sends that are made together, as those of `send_many`; see `ManySends`."""
-        return ManySends(self._transmitter, self._encode, self._new_id, queue, seconds, done, deadline, selector)
+        return ManySends(self._transmitter, self._encode, self._new_id, queue, seconds, done, deadline, selector, self._body_of)
+
+    def _plain(self, message: Message[Body]) -> Message:
+        """The message with the bytes of its body."""
+        return cast("Message", message) if self._body_of is None else encoded(message, self._body_of)
 
     def _new_id(self, message: Message) -> str:
         ids = self._ids or self._make_ids()
@@ -285,26 +292,24 @@ class Producer:
         properties = json_text(property_text(message, unique_id, key))
         return Outgoing(sys_flag, self._session.world.clock.wall_ms(), message.flag, properties, body)
 
-    async def send_oneway(self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None) -> None:
+    async def send_oneway(self, message: Message[Body], *, key: str | None = None, queue: MessageQueue | None = None) -> None:
         """Send one message without an acknowledgement; this is the fastest way, but the message may be lost unnoticed.
 
         Raises: the errors that `send` raises before anything is sent; `Unreachable` if there is no connection.
         """
-        check_message(message)
+        plain = check_message(self._plain(message))
         seconds = self.options.send_timeout_seconds
-        publication = self._publications.get(message.topic) or await self._transmitter.publications.find(message.topic, seconds)
-        body, sys_flag = self._packed(message.body)
+        publication = self._publications.get(plain.topic) or await self._transmitter.publications.find(plain.topic, seconds)
+        body, sys_flag = self._packed(plain.body)
         born_ms = self._session.world.clock.wall_ms()
-        properties = json_text(property_text(message, (self._ids or self._make_ids()).next(born_ms), key))
+        properties = json_text(property_text(plain, (self._ids or self._make_ids()).next(born_ms), key))
         chosen = key is not None or queue is not None
         transmitter = self._transmitter
-        target = transmitter.chosen(publication, message, key, queue, None) if chosen else transmitter.next_target(publication)
+        target = transmitter.chosen(publication, plain, key, queue, None) if chosen else transmitter.next_target(publication)
         channel = self._session.channel_to(target.address)
         opaque = channel.next_opaque()
         try:
-            await channel.post(
-                frame_parts(target.single, sys_flag, born_ms, message.flag, properties, opaque, body, oneway=True)
-            )
+            await channel.post(frame_parts(target.single, sys_flag, born_ms, plain.flag, properties, opaque, body, oneway=True))
         except ConnectionLost as error:
             raise self._session.failure_of(target.address, error) from error
 
@@ -373,6 +378,7 @@ async def open_producer(
     namesrv: str | Iterable[str] | None = None,
     group: str = DEFAULT_GROUP,
     *,
+    encode: Callable[[Body], bytes] | None = None,
     send_timeout_seconds: float | None = None,
     retries: int | None = None,
     compression: Compression | None = Compression.ZLIB,
@@ -384,12 +390,14 @@ async def open_producer(
     instance_name: str | None = None,
     tls: bool | ClientTls | None = None,
     world: World | None = None,
-) -> AsyncGenerator[Producer]:
+) -> AsyncGenerator[Producer[Body]]:
     """A producer for the length of an `async with` block.
 
     Args: one that is None is read from the environment, if it has a variable (`client/environment.py`), or has its default.
         namesrv: `host:port`, several joined by `;`, or a sequence of them; by default `$LEDGERMQ_NAMESRV`.
         group: the producer group.
+        encode: makes the bytes of each body that is sent, for example `msgspec.json.Encoder().encode`; it runs in the client's
+            thread. A send whose body it cannot encode raises `InvalidArgument`, and nothing is sent.
         send_timeout_seconds: the time limit of one send, for all attempts together; 3 by default.
         retries: how often a send is retried after failures that may have stored the message, if the retry may store it again;
             2 by default.
@@ -415,6 +423,7 @@ async def open_producer(
     compress_over_bytes = environment.COMPRESS_OVER.value(compress_over_bytes)
     message_bytes_max = environment.MESSAGE_BYTES.value(message_bytes_max)
     check_group(group)
+    check_function("encode", encode)
     check_seconds("send_timeout_seconds", send_timeout_seconds)
     check_integer("retries", retries, 0, INT_MAX)
     check_integer("compress_over_bytes", compress_over_bytes, 0, INT_MAX)
@@ -438,7 +447,7 @@ async def open_producer(
         publications = Publications(session, group)
         numbers = SendNumbers.of(session.world.randomness.getrandbits(128)) if idempotent else SendNumbers("")
         transmitter = Transmitter(group, options, publications, session, numbers)
-        producer = Producer(transmitter, session, publications.known, transmitter.latencies)
+        producer = Producer(transmitter, session, publications.known, transmitter.latencies, encode)
         publications.on_change = producer.targets_changed
         session.producer_groups.add(group)
         session.on_route.append(publications.route_changed)

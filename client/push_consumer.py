@@ -14,11 +14,12 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from inspect import isawaitable
 from math import inf
+from typing import Any, Generic, cast
 
 import attrs
 import trio
 
-from ..message.message import MessageQueue
+from ..message.message import Body, MessageQueue
 from ..world.events import get_logger
 from .arguments import (
     INT_MAX,
@@ -52,8 +53,6 @@ COMMIT_AT_CLOSE_SECONDS, COMMIT_PAUSE_SECONDS = 2.0, 0.1
 LEAVE_SECONDS = COMMIT_AT_CLOSE_SECONDS + 1.0
 """How long a consumer takes to leave its group at most; then it leaves its locks to expire."""
 
-MessageHandler = Callable[[ReceivedMessage], Awaitable[object] | None]
-
 
 @attrs.frozen
 class QueueProgress:
@@ -69,7 +68,7 @@ class QueueProgress:
 
 
 @attrs.define(eq=False)
-class Consumer(Seeks):
+class Consumer(Seeks, Generic[Body]):
     """Receives messages; made by `open_consumer`. Any number of tasks may take from it concurrently."""
 
     group: str
@@ -81,6 +80,7 @@ class Consumer(Seeks):
     _keeper: QueueKeeper
     _membership: Membership
     _token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
+    _decode: Callable[[bytes], Body] | None = attrs.field(default=None, alias="decode")
     _direct: DirectMessages = attrs.field(factory=DirectMessages)
     _closed: bool = False
     stopped: bool = False
@@ -90,7 +90,7 @@ class Consumer(Seeks):
 
     # ------------------------------------------------------------------------------------------------- taking messages
 
-    def __aiter__(self) -> Iteration:
+    def __aiter__(self) -> Iteration[Body]:
         """Iterate over messages without end.
 
         With `ack="auto"`, a message is acknowledged when this iterator is asked for the next one, or by `ack`, and in no other
@@ -101,14 +101,14 @@ class Consumer(Seeks):
         """
         return Iteration(self, acknowledges=self.options.ack == "auto")
 
-    async def get_one(self, timeout_seconds: float | None = None) -> ReceivedMessage | None:
+    async def get_one(self, timeout_seconds: float | None = None) -> ReceivedMessage[Body] | None:
         """Take the next message; None after `timeout_seconds` without one. See `get_many`."""
         messages = await self.get_many(1, timeout_seconds)
         return messages[0] if messages else None
 
     async def get_many(
         self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None
-    ) -> list[ReceivedMessage]:
+    ) -> list[ReceivedMessage[Body]]:
         """Take the messages that have arrived, or wait for at least one; an empty list after `timeout_seconds` without one.
 
         Each has to be acknowledged (`await message.ack()`) or retried; no later call does so. A message that the application
@@ -126,7 +126,7 @@ class Consumer(Seeks):
     @asynccontextmanager
     async def take(
         self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None
-    ) -> AsyncGenerator[list[ReceivedMessage]]:
+    ) -> AsyncGenerator[list[ReceivedMessage[Body]]]:
         """Take messages as `get_many` does, for the length of an `async with` block that finishes them all.
 
         When the block ends normally, those that it has neither acknowledged nor retried are acknowledged; when it ends by an
@@ -146,7 +146,7 @@ class Consumer(Seeks):
             if message.in_hand:
                 message.ack_now()
 
-    async def process(self, handler: MessageHandler, *, tasks: int = 1) -> None:
+    async def process(self, handler: Callable[[ReceivedMessage[Body]], Awaitable[object] | None], *, tasks: int = 1) -> None:
         """Call `handler` with every message, in `tasks` concurrent tasks, until cancelled or until `stop`.
 
         A message is acknowledged when the handler returns and retried when it raises. A handler that is a plain function runs
@@ -162,7 +162,7 @@ class Consumer(Seeks):
 
         iterations = [Iteration(self, acknowledges=False) for _ in range(tasks)]
 
-        async def work(iteration: Iteration) -> None:
+        async def work(iteration: Iteration[Body]) -> None:
             while True:
                 try:
                     message = await anext(iteration)
@@ -189,7 +189,13 @@ class Consumer(Seeks):
         if self._closed:
             raise Closed("the consumer was closed")
 
-    async def run(self, handler: MessageHandler, *, concurrency: int = 1, stop_seconds: float = STOP_SECONDS) -> None:
+    async def run(
+        self,
+        handler: Callable[[ReceivedMessage[Body]], Awaitable[object] | None],
+        *,
+        concurrency: int = 1,
+        stop_seconds: float = STOP_SECONDS,
+    ) -> None:
         """Run `process` in `concurrency` tasks until SIGTERM or Ctrl-C, and then until they have ended.
 
         Handlers finish what they have, and the end of the consumer's block commits it. Those that need more than `stop_seconds`
@@ -256,7 +262,7 @@ class Consumer(Seeks):
     def _move(self, queue: MessageQueue, offset: int) -> None:
         self._membership.reset(queue, offset)
 
-    async def receive(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
+    async def receive(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage[Body]]:
         """Take messages as `get_many` does, with arguments that were checked; a time-out of infinity is none."""
         await trio.lowlevel.checkpoint()
         messages = self._take_now(messages_max)
@@ -268,25 +274,44 @@ class Consumer(Seeks):
                 messages = self._take_now(messages_max)
         return messages
 
-    def take_now(self) -> ReceivedMessage | None:
+    def take_now(self) -> ReceivedMessage[Body] | None:
         """Take one message without waiting; None if there is none."""
-        if self._closed or self.stopped or self._direct.waiting:
-            return self._take_now(1)[0]
-        return self._line.take_one()
+        if self._closed or self.stopped or self._direct.waiting or self._decode is not None:
+            messages = self._take_now(1)
+            return messages[0] if messages else None
+        return cast("ReceivedMessage[Body] | None", self._line.take_one())
 
-    def give_back_soon(self, message: ReceivedMessage) -> None:
+    def give_back_soon(self, message: ReceivedMessage[Body]) -> None:
         """Give back what a loop had in hand; the garbage collector may call this in any thread and at any point."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(message.give_back)
 
-    def _take_now(self, messages_max: int) -> list[ReceivedMessage]:
+    def _take_now(self, messages_max: int) -> list[ReceivedMessage[Body]]:
         if self._closed:
             raise Closed("the consumer is closed")
         if self.stopped:
             raise Stopped("the consumer has been stopped")
-        if self._direct.waiting:
-            return [self._direct.take()]
-        return self._line.take(messages_max)
+        while taken := [self._direct.take()] if self._direct.waiting else self._line.take(messages_max):
+            messages = cast("list[ReceivedMessage[Body]]", taken)
+            if self._decode is None or (messages := self._decoded(messages, self._decode)):
+                return messages
+        return []
+
+    def _decoded(self, messages: list[ReceivedMessage[Body]], decode: Callable[[bytes], Body]) -> list[ReceivedMessage[Body]]:
+        """Decode messages; those that cannot be decoded are given back, each as a delivery that has failed."""
+        decoded: list[ReceivedMessage[Body]] = []
+        for at, message in enumerate(messages):
+            try:
+                message.decode(decode)
+            except Exception as error:
+                log.error("message_not_decoded", exc_info=error, queue=str(message.queue), offset=message.queue_offset)
+                if self.options.orderly:  # what is behind it in its queue waits for it
+                    give_back_unfinished(messages[at:], ordered=True)
+                    break
+                message.give_back()
+            else:
+                decoded.append(message)
+        return decoded
 
     # ------------------------------------------------------------------------------------------------ what is read now
 
@@ -446,6 +471,6 @@ class Consumer(Seeks):
             await self._keeper.commit(list(self._membership.sources.values()), CALL_SECONDS)
 
 
-def message_failed(message: RecordView, error: BaseException) -> None:
+def message_failed(message: RecordView[Any], error: BaseException) -> None:
     """Log that a handler has failed."""
     log.error("message_failed", exc_info=error, queue=str(message.queue), offset=message.queue_offset)

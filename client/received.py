@@ -7,8 +7,8 @@ message keeps the whole answer in memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, cast
 
 import attrs
 
@@ -27,7 +27,7 @@ from ..message.layout import (
     span_of,
     topic_of,
 )
-from ..message.message import MessageQueue, StoredMessage
+from ..message.message import Body, MessageQueue, StoredMessage
 from ..message.properties import KEYS, RETRY_TOPIC, TAGS, UNIQUE_KEY, decode_properties
 from .arguments import DEAD_LETTER_LEVEL, check_delay_level
 from .compression import decompress
@@ -45,6 +45,10 @@ _RECONSUME_TIMES_BEFORE_END = 16  # bytes to the end of the fixed part: reconsum
 BUFFERED, HANDED_OUT, GIVEN_BACK, REDELIVERED, FORGOTTEN, DONE = range(6)
 """The states of a delivery: pulled and waiting; handed out to the application; given back to the client, which offers it to a
 broker; replaced by another delivery here; handed out, but its queue was moved to another offset; done."""
+
+
+_UNDECODED = object()
+"""The value of a message whose consumer has no `decode`."""
 
 
 @attrs.define(eq=False)
@@ -67,24 +71,24 @@ class Origin(Protocol):
         """Whether the application wants no message of it now."""
         ...
 
-    def ack(self, message: ReceivedMessage) -> None: ...
+    def ack(self, message: ReceivedMessage[Any]) -> None: ...
 
     def check_open(self) -> None:
         """Raise `Closed` if the consumer is closed."""
         ...
 
-    async def retry(self, message: ReceivedMessage, delay_level: int) -> None: ...
+    async def retry(self, message: ReceivedMessage[Any], delay_level: int) -> None: ...
 
-    def put_back(self, message: ReceivedMessage) -> None:
+    def put_back(self, message: ReceivedMessage[Any]) -> None:
         """Take back a message that the application has not seen."""
         ...
 
-    def give_back(self, message: ReceivedMessage) -> None:
+    def give_back(self, message: ReceivedMessage[Any]) -> None:
         """Take back a message that was left in hand; it comes again by the rules of `retry`."""
         ...
 
 
-class RecordView:
+class RecordView(Generic[Body]):
     """The readable parts of a received message; any thread may read them.
 
     Attributes:
@@ -100,6 +104,7 @@ class RecordView:
         "_buffer",
         "_origin",
         "_properties",
+        "_value",
         "answer",
         "local_redeliveries",
         "queue_offset",
@@ -112,6 +117,7 @@ class RecordView:
         self._buffer = buffer
         self._at = at
         self._properties: Mapping[str, str] | None = None
+        self._value: object = _UNDECODED
         self.size = size
         self.queue_offset = queue_offset
         self.local_redeliveries = 0
@@ -131,6 +137,12 @@ class RecordView:
         size: int = _INT.unpack_from(buffer, start - 4)[0]
         body = buffer[start : start + size]
         return decompress(body, sys_flag) if sys_flag & COMPRESSED else body
+
+    @property
+    def value(self) -> Body:
+        """The body as the consumer's `decode` has made it when the message was handed out; without `decode`, the body."""
+        value = self._value
+        return cast("Body", self.body if value is _UNDECODED else value)
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -202,16 +214,17 @@ class RecordView:
     def _host_bits(self) -> int:
         return int(_INT.unpack_from(self._buffer, self._at + SYS_FLAG_AT)[0] & HOST_BITS) >> 4
 
-    def copy_to(self, other: RecordView) -> None:
+    def copy_to(self, other: RecordView[Any]) -> None:
         """Make `other` a view of the same record."""
         RecordView.__init__(other, self._origin, self._buffer, self._at, self.size, self.queue_offset, self.answer)
         other.local_redeliveries = self.local_redeliveries
+        other._value = self._value
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.queue} offset {self.queue_offset}, {self.size} bytes>"
 
 
-class ReceivedMessage(RecordView):
+class ReceivedMessage(RecordView[Body]):
     """One delivery of a message, to be acknowledged or retried (unless its iterator or its block acknowledges it).
 
     It is valid for one delivery: after `retry`, or once it was given back, the message comes again as another object, and this
@@ -234,6 +247,10 @@ class ReceivedMessage(RecordView):
     def is_current(self) -> bool:
         """Whether acknowledging it has an effect."""
         return self.state == HANDED_OUT
+
+    def decode(self, decode: Callable[[bytes], Body]) -> None:
+        """Let `value` be the decoded body; raises what `decode` raises, and `BadBody`."""
+        self._value = decode(self.body)
 
     def check_open(self) -> None:
         """Raise `Closed` if the consumer is closed."""
@@ -283,9 +300,11 @@ class ReceivedMessage(RecordView):
         """Ask for the message again if it is still in hand, as `retry` does, without waiting for the outcome."""
         self._origin.give_back(self)
 
-    def again(self, redeliveries: int) -> ReceivedMessage:
+    def again(self, redeliveries: int) -> ReceivedMessage[Body]:
         """A new object of the same message for another delivery."""
-        message = ReceivedMessage(self._origin, self._buffer, self._at, self.size, self.queue_offset, self.answer)
+        message: ReceivedMessage[Body] = ReceivedMessage(
+            self._origin, self._buffer, self._at, self.size, self.queue_offset, self.answer
+        )
         message.local_redeliveries = self.local_redeliveries + redeliveries
         return message
 
@@ -321,7 +340,7 @@ def split_records(origin: Origin, buffer: bytes) -> list[ReceivedMessage]:
     return messages
 
 
-def give_back_unfinished(messages: Iterable[ReceivedMessage], *, ordered: bool) -> None:
+def give_back_unfinished(messages: Iterable[ReceivedMessage[Any]], *, ordered: bool) -> None:
     """Give back the messages that are still in hand.
 
     If they are of one ordered queue, the first one comes again by the rules of `retry`, and the others behind it as if the

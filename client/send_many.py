@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 import trio
@@ -18,7 +18,17 @@ import trio
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
 from .arguments import check_message
 from .errors import ClientError, Closed, InvalidArgument, SendTimeout
-from .sending import Outgoing, Publication, SendResult, Target, batch_properties, encode_messages, result_of, results_of
+from .sending import (
+    Outgoing,
+    Publication,
+    SendResult,
+    Target,
+    batch_properties,
+    encode_messages,
+    encoded,
+    result_of,
+    results_of,
+)
 from .transmit import Choose, QueueSelector, Transmitter
 
 BATCH_MESSAGES_MAX = 256
@@ -40,7 +50,7 @@ class Item:
     """One message, its place in the list, and the key that chooses its queue."""
 
     index: int
-    message: Message
+    message: Message[Any]
     key: str | None
     unique_id: str = ""
     """Set when the route is known, because it contains our address on the connection to the name server."""
@@ -69,12 +79,16 @@ class ManySends:
     deadline: float = inf
     """When no further request is begun, on trio's clock."""
     selector: QueueSelector | None = None
+    body_of: Callable[[Any], bytes] | None = None
+    """Makes the bytes of a body that is none yet."""
 
     async def send(self, items: Sequence[Item]) -> None:
         """Send all messages; `done` is called for each."""
         by_topic: dict[str, list[Item]] = {}
         for item in items:
             try:
+                if self.body_of is not None:
+                    item.message = encoded(item.message, self.body_of)
                 check_message(item.message)
             except ClientError as error:
                 self.done(item.index, error)

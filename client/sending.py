@@ -6,9 +6,10 @@ template. Names and letters are those of RocketMQ's SEND_MESSAGE_V2 (310) and SE
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import repeat
+from typing import Any
 
 import attrs
 import orjson
@@ -141,6 +142,21 @@ class Publication:
     targets: tuple[Target, ...]
     broker_count: int
     counter: int
+
+
+def encoded(message: Message[Any], encode: Callable[[Any], bytes]) -> Message:
+    """A message with the body that an application's `encode` makes of it.
+
+    Raises:
+        InvalidArgument: `encode` raises, or `message` is no message.
+    """
+    if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from the application
+        return message  # checked later, with the other fields
+    try:
+        body = encode(message.body)
+    except Exception as error:
+        raise InvalidArgument(f"the body of a message to {message.topic!r} cannot be encoded: {error!r}") from error
+    return attrs.evolve(message, body=body)
 
 
 def property_text(message: Message, unique_id: str, key: str | None = None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Generic
 
 import attrs
 import msgspec
@@ -12,6 +13,15 @@ import msgspec
 from .errors import BadMessageId
 from .properties import DELAY, KEYS, TAGS, UNIQUE_KEY
 from .units import PhysicalOffset, QueueId, QueueOffset
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Body = TypeVar("Body", default=bytes)
+else:
+    from typing import TypeVar
+
+    Body = TypeVar("Body")  # defaults come with Python 3.13
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -25,12 +35,12 @@ def _no_properties() -> dict[str, str]:
 
 
 @attrs.frozen
-class Message:
+class Message(Generic[Body]):
     """A message to be sent.
 
     Args:
         topic: 1..127 characters of `A-Z a-z 0-9 % | - _`.
-        body: the payload, at most the broker's `maxMessageSize` (4 MiB by default).
+        body: the payload, at most the broker's `maxMessageSize` (4 MiB by default): bytes, or what an `encode` takes.
         tag: the label by which consumers filter. Expressions separate tags by `||` and ignore space around them, so no
             expression names a tag that contains `||` or begins or ends with a space.
         keys: each finds the message again through the broker's key index; no spaces inside a key.
@@ -42,7 +52,7 @@ class Message:
     """
 
     topic: str
-    body: bytes
+    body: Body
     tag: str | None = None
     keys: Sequence[str] = ()
     delay_level: int = 0

@@ -15,11 +15,11 @@ from contextvars import copy_context
 from functools import partial, wraps
 from inspect import isawaitable
 from math import inf
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import attrs
 
-from ...message.message import Message, MessageQueue
+from ...message.message import Body, Message, MessageQueue
 from .. import admin, consumer, producer, pull
 from ..arguments import (
     INT_MAX,
@@ -49,8 +49,6 @@ Shell = TypeVar("Shell")
 MESSAGES_PER_TURN = 64
 """`async for` lets other tasks run after this many messages, and whenever it has to wait."""
 
-AioHandler = Callable[["AioMessage"], Awaitable[object] | None]
-
 
 def _asked(method: Callable[Concatenate[Client, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """A method of the trio client, which runs in its thread, as a method of the client for asyncio."""
@@ -69,7 +67,7 @@ def _in_context(selector: QueueSelector) -> QueueSelector:
 
 
 @attrs.define(eq=False)
-class AioProducer(Hosted[AioHost[producer.Producer]]):
+class AioProducer(Hosted[AioHost[producer.Producer[Body]]], Generic[Body]):
     """Sends messages; see `Producer`. Any number of tasks may send concurrently."""
 
     _sends: Sends = attrs.field(init=False)
@@ -82,7 +80,7 @@ class AioProducer(Hosted[AioHost[producer.Producer]]):
 
     async def send(
         self,
-        message: Message,
+        message: Message[Body],
         *,
         key: str | None = None,
         queue: MessageQueue | None = None,
@@ -113,9 +111,9 @@ class AioProducer(Hosted[AioHost[producer.Producer]]):
 
     async def send_many(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[Message[Body]],
         *,
-        key: str | Callable[[Message], str | None] | None = None,
+        key: str | Callable[[Message[Body]], str | None] | None = None,
         queue: MessageQueue | None = None,
         selector: QueueSelector | None = None,
         timeout_seconds: float | None = None,
@@ -139,12 +137,12 @@ class AioProducer(Hosted[AioHost[producer.Producer]]):
     queues = _asked(producer.Producer.queues)
 
 
-class AioMessage(HostedMessage):
+class AioMessage(HostedMessage[Body]):
     """A received message; see `ReceivedMessage`."""
 
     __slots__ = ("_host",)
 
-    def __init__(self, received: ReceivedMessage, host: AioHost[Any]) -> None:
+    def __init__(self, received: ReceivedMessage[Any], host: AioHost[Any]) -> None:
         super().__init__(received)
         self._host = host
 
@@ -163,17 +161,17 @@ class AioMessage(HostedMessage):
 
 
 @attrs.define(eq=False)
-class AioIteration(HostedIteration["AioConsumer"]):
+class AioIteration(HostedIteration["AioConsumer[Any]"], Generic[Body]):
     """One `async for` loop over a consumer."""
 
     _handed_out: int = 0
 
-    def __aiter__(self) -> AioIteration:
+    def __aiter__(self) -> AioIteration[Body]:
         """Begin a loop: what an earlier loop over this iterator has not acknowledged is given back."""
         self.begin()
         return self
 
-    async def __anext__(self) -> AioMessage:
+    async def __anext__(self) -> AioMessage[Body]:
         self.settle_last()
         self._handed_out += 1
         if not self._handed_out % MESSAGES_PER_TURN:
@@ -187,7 +185,7 @@ class AioIteration(HostedIteration["AioConsumer"]):
 
 
 @attrs.define(eq=False)
-class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
+class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body]):
     """Receives messages; see `Consumer`. Any number of tasks may take from it concurrently; each gets other messages."""
 
     # Only one task at a time asks for more, for all tasks; another one would wait although messages have been fetched.
@@ -196,7 +194,7 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
     def __repr__(self) -> str:
         return f"<Aio{self.host.client!r}"[:-1] + ">"
 
-    def __aiter__(self) -> AioIteration:
+    def __aiter__(self) -> AioIteration[Body]:
         """Iterate without end, with the rules of `Consumer.__aiter__`."""
         return AioIteration(self, self.options.ack == "auto")
 
@@ -212,12 +210,14 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
                     messages.extend(await self._take(MESSAGES_PER_TAKE, inf))
         return message
 
-    async def get_one(self, timeout_seconds: float | None = None) -> AioMessage | None:
+    async def get_one(self, timeout_seconds: float | None = None) -> AioMessage[Body] | None:
         """Take the next message; None after `timeout_seconds` without one. See `Consumer.get_many`."""
         messages = await self.get_many(1, timeout_seconds)
         return messages[0] if messages else None
 
-    async def get_many(self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None) -> list[AioMessage]:
+    async def get_many(
+        self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None
+    ) -> list[AioMessage[Body]]:
         """Take the messages that have arrived, or wait for some; see `Consumer.get_many`."""
         check_integer("messages_max", messages_max, 1, INT_MAX)
         check_timeout("timeout_seconds", timeout_seconds)
@@ -228,13 +228,13 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
     @asynccontextmanager
     async def take(
         self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None
-    ) -> AsyncGenerator[list[AioMessage]]:
+    ) -> AsyncGenerator[list[AioMessage[Body]]]:
         """Take messages for the length of an `async with` block that finishes them all; see `Consumer.take`."""
         messages = await self.get_many(messages_max, timeout_seconds)
         with self.finishing([message.received for message in messages]):
             yield messages
 
-    async def process(self, handler: AioHandler, *, tasks: int = 1) -> None:
+    async def process(self, handler: Callable[[AioMessage[Body]], Awaitable[object] | None], *, tasks: int = 1) -> None:
         """Call `handler` with every message, in `tasks` concurrent tasks; see `Consumer.process`.
 
         A handler that is a plain function runs in the event loop, so it must not block.
@@ -242,14 +242,20 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
         if not callable(handler):
             raise InvalidArgument(f"handler must be a function that takes a message (got {handler!r})")
         check_integer("tasks", tasks, 1, INT_MAX)
-        iterations = [AioIteration(self, False) for _ in range(tasks)]
+        iterations: list[AioIteration[Body]] = [AioIteration(self, False) for _ in range(tasks)]
         async with asyncio.TaskGroup() as group:
             for iteration in iterations:
                 group.create_task(self._work(iteration, handler))
         if not self.stopped:
             raise Closed("the consumer was closed")
 
-    async def run(self, handler: AioHandler, *, concurrency: int = 1, stop_seconds: float = STOP_SECONDS) -> None:
+    async def run(
+        self,
+        handler: Callable[[AioMessage[Body]], Awaitable[object] | None],
+        *,
+        concurrency: int = 1,
+        stop_seconds: float = STOP_SECONDS,
+    ) -> None:
         """Run `process` in `concurrency` tasks until SIGTERM or Ctrl-C, and then until they have ended.
 
         The rest is as in `Consumer.run`. In a program whose server handles signals, such as uvicorn, use `process` and `stop`.
@@ -279,7 +285,9 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
                 for timer in timers:
                     timer.cancel()
 
-    async def _work(self, iteration: AioIteration, handler: AioHandler) -> None:
+    async def _work(
+        self, iteration: AioIteration[Body], handler: Callable[[AioMessage[Body]], Awaitable[object] | None]
+    ) -> None:
         while True:
             try:
                 message = await anext(iteration)
@@ -303,7 +311,8 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer]]):
                     self.host.soon(message.received.settle)
 
     async def _take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
-        return await self.host.ask(partial(self.host.client.receive, messages_max, timeout_seconds), put_back)
+        client: consumer.Consumer[Any] = self.host.client
+        return await self.host.ask(partial(client.receive, messages_max, timeout_seconds), put_back)
 
     async def healthy(self) -> Health:
         """Whether this consumer can do its work, as a readiness probe asks; see `Consumer.healthy`."""

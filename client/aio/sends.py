@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Hashable
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import attrs
 import trio
@@ -28,7 +28,7 @@ from .host import AioHost
 class _Send:
     """One send of one task."""
 
-    message: Message
+    message: Message[Any]
     key: str | None
     queue: MessageQueue | None
     selector: QueueSelector | None
@@ -76,13 +76,13 @@ class _Group:
 class Sends:
     """Makes the sends of one producer."""
 
-    _host: AioHost[Producer]
+    _host: AioHost[Producer[Any]]
     _passed: deque[_Send] = attrs.field(factory=deque[_Send])
     """The sends that wait for the client's thread."""
 
     async def send(
         self,
-        message: Message,
+        message: Message[Any],
         key: str | None,
         queue: MessageQueue | None,
         selector: QueueSelector | None,

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_type
 
+import msgspec
+
 import ledgermq
 from ledgermq import (
     ClientError,
     ClientTls,
     ConsumeFrom,
+    Consumer,
     Message,
     MessageModel,
     MessageQueue,
+    Producer,
     ReceivedMessage,
     SendResult,
     aio,
@@ -110,6 +114,41 @@ async def in_asyncio() -> None:
     async with aio.open_admin("localhost:9876", tls=True) as admin:
         assert_type(await admin.topics(), list[str])
         assert_type(await admin.group_stats("billing"), dict[MessageQueue, GroupPosition])
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+def encode_order(order: Order) -> bytes:
+    return msgspec.json.encode(order)
+
+
+def decode_order(body: bytes) -> Order:
+    return msgspec.json.decode(body, type=Order)
+
+
+async def typed() -> None:
+    async with open_producer(encode=encode_order) as producer:
+        assert_type(producer, Producer[Order])
+        await producer.send(Message("orders", Order(1)), key="customer")
+        await producer.send_many([Message("orders", Order(1))], key=lambda message: str(message.body.number))
+    async with open_consumer(group="billing", topics="orders", decode=decode_order) as consumer:
+        assert_type(consumer, Consumer[Order])
+        async for message in consumer:
+            assert_type(message.value, Order)
+        await consumer.process(lambda message: print(message.value.number))  # noqa: T201
+    async with aio.open_consumer(group="billing", topics="orders", decode=decode_order) as in_asyncio:
+        assert_type(in_asyncio, aio.AioConsumer[Order])
+        async for received in in_asyncio:
+            assert_type(received.value, Order)
+    async with aio.open_producer(encode=encode_order) as from_asyncio:
+        await from_asyncio.send(Message("orders", Order(1)))
+    with blocking.open_consumer(group="billing", topics="orders", decode=decode_order) as in_threads:
+        for each in in_threads:
+            assert_type(each.value, Order)
+    with blocking.open_producer(encode=encode_order) as from_thread:
+        assert_type(from_thread, blocking.BlockingProducer[Order])
 
 
 def from_threads() -> None:

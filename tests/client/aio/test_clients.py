@@ -53,7 +53,10 @@ def run(request: pytest.FixtureRequest) -> Callable[[Main], None]:
 
 
 def producer_of(cluster: Embedded) -> AbstractAsyncContextManager[aio.AioProducer]:
-    return aio.open_producer(cluster.namesrv, send_timeout_seconds=PATIENCE_SECONDS)
+    opening: AbstractAsyncContextManager[aio.AioProducer] = aio.open_producer(
+        cluster.namesrv, send_timeout_seconds=PATIENCE_SECONDS
+    )
+    return opening
 
 
 async def lag(cluster: Embedded, topic: str) -> int:
