@@ -142,6 +142,12 @@ class SimThreadLoop:
         assert self.nursery is not None
         self.soon(partial(self.nursery.start_soon, call.run))
 
+    def start(self, function: Callable[[], Awaitable[object]]) -> bool:
+        """Start a task in the event loop, which alone may call this."""
+        assert self.nursery is not None
+        self.nursery.start_soon(function)
+        return True
+
     def abandon(self, call: Call[Any]) -> None:
         """Cancel a call, or undo its result."""
         self.soon(call.abandon)

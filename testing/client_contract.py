@@ -1,0 +1,245 @@
+"""The contract of producers and pull consumers as checks, which are the same for trio, for asyncio and for threads.
+
+A check is written once, with `await`. On the client for threads it runs in a simulated thread, in which each call blocks and
+gives its result at once. A check needs a virtual clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from inspect import iscoroutinefunction, isfunction
+from typing import Any, cast
+
+import attrs
+import trio
+
+from ..client.aio.clients import AioProducer, AioPullConsumer
+from ..client.aio.host import AioHost, Wakeups
+from ..client.blocking import BlockingHost, BlockingProducer, BlockingPullConsumer
+from ..client.errors import Closed, InvalidArgument, MessageTooLarge
+from ..client.producer import Producer, open_producer
+from ..client.pull import PullConsumer, open_pull_consumer
+from ..client.sending import SendResult
+from ..message.message import Message, MessageQueue
+from .embedded import open_virtual
+from .sim.asyncio_loop import SimEventLoop
+from .sim.threads import SimThread, SimThreadLoop
+
+TOPIC, GROUP = "contract", "contract-group"
+
+
+@attrs.define(eq=False)
+class Clients:
+    """The clients of one kind; the checks see them as those for trio."""
+
+    producer: Producer
+    pulling: PullConsumer
+
+
+Check = Callable[[Clients], Coroutine[Any, Any, None]]
+Kind = Callable[[Clients, Check], Awaitable[None]]
+
+
+@contextmanager
+def _raises(kind: type[BaseException], words: str = "") -> Generator[None]:
+    caught = ""
+    try:
+        yield
+    except kind as error:
+        caught = f"{kind.__name__}: {error}"
+    assert caught, f"{kind.__name__} was not raised"
+    assert words in caught, f"{caught} does not say {words!r}"
+
+
+# ------------------------------------------------------------------------------------------------------------ the checks
+
+
+async def _sends_keep_order_and_place(clients: Clients) -> None:
+    """A key has one queue, a queue is respected, and results name offsets in the order of the messages."""
+    producer = clients.producer
+    first = await producer.send(Message(TOPIC, b"0"), key="k")
+    many = await producer.send_many([Message(TOPIC, b"%d" % number) for number in range(1, 30)], key="k")
+    batch = await producer.send_batch([Message(TOPIC, b"30"), Message(TOPIC, b"31")], key="k")
+    results = [first, *many, *batch]
+    assert all(isinstance(each, SendResult) for each in results)
+    sent = cast("list[SendResult]", results)
+    assert {each.queue for each in sent} == {first.queue}
+    assert [each.queue_offset for each in sent] == list(range(32))
+    other = next(queue for queue in await producer.queues(TOPIC) if queue != first.queue)
+    assert (await producer.send(Message(TOPIC, b"x"), queue=other)).queue == other
+    assert (await producer.send(Message(TOPIC, b"x"), selector=lambda _, __: other)).queue == other
+    await producer.send_oneway(Message(TOPIC, b"x"), queue=other)
+
+
+async def _bad_sends_are_refused_alone(clients: Clients) -> None:
+    """Before anything is sent, by the name of what is wrong; the messages beside them are stored."""
+    producer, too_large = clients.producer, Message(TOPIC, bytes(5 << 20))
+    with _raises(InvalidArgument, words="topic"):
+        await producer.send(Message("no topic", b""))
+    with _raises(MessageTooLarge):
+        await producer.send(too_large)
+    with _raises(InvalidArgument, words="at most one"):
+        await producer.send(Message(TOPIC, b""), key="k", queue=MessageQueue(TOPIC, "broker-a", 0))
+    with _raises(InvalidArgument, words="exactly one topic"):
+        await producer.send_batch([Message(TOPIC, b""), Message("other", b"")])
+    outcomes = await producer.send_many([Message(TOPIC, b"1"), too_large, Message(TOPIC, b"2")])
+    assert [type(outcome) for outcome in outcomes] == [SendResult, MessageTooLarge, SendResult]
+
+
+async def _pulls_see_each_message_once_in_order(clients: Clients) -> None:
+    """From the committed offset, by any move, and none of a queue that is paused."""
+    producer, pulling = clients.producer, clients.pulling
+    (queue, other, *_) = await producer.queues(TOPIC)
+    await producer.send_many([Message(TOPIC, b"%d" % number) for number in range(20)], queue=queue)
+    await producer.send(Message(TOPIC, b"x"), queue=other)
+
+    async def polled() -> list[int]:
+        found: list[int] = []
+        while messages := await pulling.poll(7, 1.0):
+            assert len(messages) <= 7
+            found += [int(message.body) for message in messages]
+        return found
+
+    await pulling.assign([queue])
+    assert pulling.assignment() == [queue]
+    assert await polled() == list(range(20))
+    assert pulling.position(queue) == 20
+    await pulling.seek(queue, 17)
+    assert await polled() == [17, 18, 19]
+    await pulling.seek_to_beginning(queue)
+    pulling.pause([queue])
+    assert await polled() == []
+    pulling.resume([queue])
+    assert await polled() == list(range(20))
+    await pulling.seek_to_end(queue)
+    assert await polled() == []
+    await pulling.seek_to_time(queue, 0)
+    assert len(await pulling.poll(5, 1.0)) == 5
+    assert await pulling.committed(queue) is None
+    await pulling.commit()
+    assert await pulling.committed(queue) == 5
+    await pulling.commit(queue, 3)
+    await pulling.assign([])
+    await pulling.assign([queue])
+    assert await polled() == list(range(3, 20))
+    with _raises(InvalidArgument, words="is not assigned"):
+        await pulling.seek(other, 0)
+    with _raises(InvalidArgument, words="is not assigned"):
+        pulling.pause([other])
+
+
+async def _closed_clients_say_so(clients: Clients) -> None:
+    """Whatever is called, and nothing is sent."""
+    queue = (await clients.producer.send(Message(TOPIC, b""))).queue
+    await clients.pulling.assign([queue])
+    _trio_client(clients.producer).close()
+    _trio_client(clients.pulling).close()
+    for call in (
+        lambda: clients.producer.send(Message(TOPIC, b"")),
+        lambda: clients.producer.send_batch([Message(TOPIC, b"")]),
+        lambda: clients.pulling.poll(1, 1.0),
+        lambda: clients.pulling.seek(queue, 0),
+    ):
+        with _raises(Closed):
+            await call()
+    (outcome,) = await clients.producer.send_many([Message(TOPIC, b"")])
+    assert isinstance(outcome, Closed)
+
+
+def _trio_client(client: Any) -> Any:
+    host = getattr(client, "host", None)
+    return client if host is None else host.client
+
+
+CHECKS: Mapping[str, Check] = {
+    "sends keep order and place": _sends_keep_order_and_place,
+    "bad sends are refused alone": _bad_sends_are_refused_alone,
+    "pulls see each message once, in order": _pulls_see_each_message_once_in_order,
+    "closed clients say so": _closed_clients_say_so,
+}
+
+# ------------------------------------------------------------------------------------------------- the kinds of clients
+
+
+async def _on_trio(clients: Clients, check: Check) -> None:
+    await check(clients)
+
+
+@attrs.define(eq=False)
+class _Awaitable:
+    """A client for threads whose methods are awaited, as the checks do: each blocks, and then its result is there."""
+
+    host: Any
+    _shell: Any
+    _like: type
+
+    def __getattr__(self, name: str) -> Any:
+        method, original = getattr(self._shell, name), getattr(self._like, name)
+        if not isfunction(original) or not iscoroutinefunction(original):
+            return method
+
+        @wraps(method)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return method(*args, **kwargs)
+
+        return call
+
+
+async def _in_threads(clients: Clients, check: Check) -> None:
+    loop = cast("Any", SimThreadLoop(random.Random(0)))  # noqa: S311 - with it no call is interrupted
+    producer, pulling = BlockingHost(clients.producer, loop), BlockingHost(clients.pulling, loop)
+    shells = Clients(
+        cast("Producer", _Awaitable(producer, BlockingProducer(producer), Producer)),
+        cast("PullConsumer", _Awaitable(pulling, BlockingPullConsumer(pulling), PullConsumer)),
+    )
+
+    def run() -> None:
+        with _raises(StopIteration):
+            check(shells).send(None)  # nothing in it waits for an event loop
+
+    await SimThread(run).drive()
+
+
+async def _in_asyncio(clients: Clients, check: Check) -> None:
+    async def main() -> None:
+        event_loop = asyncio.get_running_loop()
+        hosts: list[AioHost[Any]] = [
+            AioHost(client, cast("Any", loop), event_loop, Wakeups(event_loop))
+            for client in (clients.producer, clients.pulling)
+        ]
+        try:
+            await check(Clients(cast("Producer", AioProducer(hosts[0])), cast("PullConsumer", AioPullConsumer(hosts[1]))))
+        finally:
+            for host in hosts:
+                host.closed = True
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=SimEventLoop) as runner:
+            runner.run(main())
+
+    async with trio.open_nursery() as nursery:
+        loop = SimThreadLoop(random.Random(0), nursery=nursery)  # noqa: S311 - with it no call is interrupted
+        await SimThread(run).drive()
+        nursery.cancel_scope.cancel()
+
+
+KINDS: Mapping[str, Kind] = {"trio": _on_trio, "threads": _in_threads, "asyncio": _in_asyncio}
+"""The kinds of clients, each of which runs a check."""
+
+
+async def check_clients(kind: Kind, check: Check) -> None:
+    """Run one check on one kind of clients, on a new cluster.
+
+    Raises:
+        AssertionError: the clients of this kind behave differently.
+    """
+    async with (
+        open_virtual(settings={"defaultTopicQueueNums": "4"}) as cluster,
+        open_producer(cluster.namesrv, world=cluster.world) as producer,
+        open_pull_consumer(cluster.namesrv, GROUP, world=cluster.world) as pulling,
+    ):
+        await kind(Clients(producer, pulling), check)
