@@ -56,6 +56,10 @@ class HeldBytes:
 
     bytes_max: int = BYTES_MAX
     held: int = 0
+    received: int = 0
+    """How many messages were received; this and the next two for `Consumer.statistics`."""
+    acknowledged: int = 0
+    failed: int = 0
     _waiting: dict[AssignedQueue, None] = attrs.field(factory=lambda: dict[AssignedQueue, None]())  # noqa: PLW0108
 
     @property
@@ -175,6 +179,7 @@ class AssignedQueue:
             answer.open = len(messages)
             self._held += answer.size
             self.all_queues.held += answer.size
+            self.all_queues.received += len(messages)
             self.buffered.extend(messages)
         self.next_offset = next_offset
 
@@ -195,6 +200,7 @@ class AssignedQueue:
         """Record that a message is done; False if this delivery is not handed out, or was forgotten."""
         if message.state == HANDED_OUT:
             self.handed_out -= 1
+            self.all_queues.acknowledged += 1
             self._done(message)
             return True
         self._drop_forgotten(message)

@@ -39,6 +39,7 @@ from .hosted import (
 from .push_consumer import QueueProgress, message_failed
 from .received import ReceivedMessage, RecordView
 from .sending import SendResult
+from .statistics import ProducerStatistics
 from .stopping import STOP_SECONDS, signals_call
 from .transmit import QueueSelector
 
@@ -109,6 +110,10 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer[Body]]], Generic[Bo
             selector=selector,
             timeout_seconds=timeout_seconds,
         )
+
+    def statistics(self) -> ProducerStatistics:
+        """What this producer has done since it was opened."""
+        return self.host.client.statistics()
 
     def send_batch(
         self,

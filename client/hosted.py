@@ -22,6 +22,7 @@ from .consumer_options import ConsumerOptions
 from .errors import ClientError, Closed, OtherProcess, Stopped
 from .name_servers import parse_name_servers
 from .received import ReceivedMessage, RecordView, give_back_unfinished
+from .statistics import ConsumerStatistics
 
 P = ParamSpec("P")
 Client = TypeVar("Client")
@@ -140,6 +141,10 @@ class HostedConsumer(Hosted[ConsumerHost]):
     def paused(self) -> list[MessageQueue]:
         """The queues that are read now and hand out nothing until `resume`, sorted."""
         return self.host.client.paused
+
+    def statistics(self) -> ConsumerStatistics:
+        """What this consumer has done since it was opened, and what it holds now."""
+        return self.host.client.statistics()
 
     @property
     def stopped(self) -> bool:

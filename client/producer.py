@@ -62,6 +62,7 @@ from .sending import (
     results_of,
 )
 from .session import Session, open_session
+from .statistics import ProducerStatistics
 from .transmit import SINGLE, Choose, QueueSelector, Transmitter
 from .unique_id import UniqueIds
 
@@ -167,6 +168,7 @@ class Producer(Generic[Body]):
             limit = attempt_seconds(seconds, options.retries, elsewhere=True) if elsewhere else seconds
             answer = await channel.exchange(opaque, SINGLE, parts, limit, started)
             result = result_of(answer, unique_id, target.queue, target.address)
+            transmitter.stored += 1
             if answer.code and options.retry_unless_ok and not fixed:
                 outgoing = Outgoing(sys_flag, born_ms, plain.flag, properties, body, number=number)
                 answer, target = await transmitter.with_guarantees(
@@ -187,6 +189,11 @@ class Producer(Generic[Body]):
         if elapsed >= _SLOW_SECONDS or self._latencies.any:
             self._latencies.sent(target.queue.broker_name, elapsed, started + elapsed)
         return result
+
+    def statistics(self) -> ProducerStatistics:
+        """What this producer has done since it was opened."""
+        transmitter = self._transmitter
+        return ProducerStatistics(transmitter.stored, transmitter.failed_messages, transmitter.retries)
 
     async def send_batch(
         self,

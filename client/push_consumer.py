@@ -42,6 +42,7 @@ from .queue_keeping import COMMIT_SECONDS, QueueKeeper
 from .received import ReceivedMessage, RecordView, give_back_unfinished
 from .seeking import Seeks
 from .session import CALL_SECONDS, Session
+from .statistics import ConsumerStatistics
 from .stopping import STOP_SECONDS, run_until_signal
 from .subscription import TAG_EXPRESSION, Member, Subscription
 
@@ -371,6 +372,12 @@ class Consumer(Seeks, Generic[Body]):
         if self._closed:
             return CLOSED
         return STOPPED if self.stopped else Health((*self._session.problems(), *self._membership.problems.values()))
+
+    def statistics(self) -> ConsumerStatistics:
+        """What this consumer has done since it was opened, and what it holds now."""
+        held, queues = self._keeper.held, [source.assigned for source in list(self._membership.sources.values())]
+        waiting, in_hand = sum(len(each.buffered) for each in queues), sum(each.handed_out for each in queues)
+        return ConsumerStatistics(held.received, held.acknowledged, held.failed, waiting, in_hand, held.held)
 
     async def progress(self) -> dict[MessageQueue, QueueProgress]:
         """How far this consumer is in each queue that it reads; their brokers are asked where the queues end.

@@ -61,7 +61,7 @@ class QueueKeeper:
     _offsets: Offsets
     _line: Line
     _takes_back: TakesBack
-    _held: HeldBytes
+    held: HeldBytes
     callbacks: RebalanceCallbacks
     leaving: set[Source] = attrs.field(factory=set[Source])
     """Orderly queues that are given up while a message of them is being processed; we still have their locks."""
@@ -93,7 +93,7 @@ class QueueKeeper:
             plan.bytes_per_queue_max,
             committed=start if known else None,
             may_commit=known or position.certain,
-            all_queues=self._held,
+            all_queues=self.held,
         )
         return Source(assigned, plan.orderly, self._line, self._takes_back, locked_until=locked_until)
 

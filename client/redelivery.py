@@ -63,6 +63,7 @@ class Redelivery:
     def _take_back(self, source: Source, message: ReceivedMessage) -> bool:
         """Whether the message was in hand, and not given back already or forgotten because its queue was moved."""
         taken = source.assigned.give_back(message)
+        source.assigned.all_queues.failed += taken
         if not taken and self._orderly:
             source.look_for_idle()
         return taken

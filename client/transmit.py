@@ -52,6 +52,10 @@ class Transmitter:
     numbers: SendNumbers
     latencies: BrokerLatencies = attrs.field(factory=BrokerLatencies)
     closed: bool = False
+    stored: int = 0
+    """How many messages were acknowledged; this and the next two for `Producer.statistics`."""
+    failed_messages: int = 0
+    retries: int = 0
 
     def next_target(self, publication: Publication) -> Target:
         counter = publication.counter = publication.counter + 1
@@ -116,9 +120,12 @@ class Transmitter:
         try:
             outgoing = attrs.evolve(outgoing, number=self.numbers.field(sequence))
             answer = await self._attempt(target, outgoing, limit)
-            return await self.with_guarantees(publication, outgoing, target, answer, deadline, choose)
+            found = await self.with_guarantees(publication, outgoing, target, answer, deadline, choose)
         except ClientError as error:
-            return await self.send_again(publication, outgoing, target, error, deadline, seconds, choose)
+            return await self.send_again(publication, outgoing, target, error, deadline, seconds, choose, count)
+        else:
+            self.stored += count
+            return found
         finally:
             self.numbers.end(sequence)
 
@@ -131,8 +138,28 @@ class Transmitter:
         deadline: float,
         seconds: float,
         choose: Choose | None,
+        count: int = 1,
     ) -> tuple[RemotingCommand, Target]:
-        """Make further attempts after the first one has failed.
+        """Make further attempts after the first one of a request with `count` messages has failed."""
+        try:
+            found = await self._repeat(publication, outgoing, target, failure, deadline, seconds, choose)
+        except ClientError:
+            self.failed_messages += count
+            raise
+        self.stored += count
+        return found
+
+    async def _repeat(
+        self,
+        publication: Publication,
+        outgoing: Outgoing,
+        target: Target,
+        failure: ClientError,
+        deadline: float,
+        seconds: float,
+        choose: Choose | None,
+    ) -> tuple[RemotingCommand, Target]:
+        """Make further attempts until one succeeds or none is left.
 
         Once the message may be stored at a broker that recognises its number, all attempts go to that broker's group: there the
         message is stored once, and anywhere else it could be stored again.
@@ -171,6 +198,7 @@ class Transmitter:
             log.debug("send_retried", topic=publication.topic, broker=target.queue.broker_name, reason=str(failure))
             await trio.sleep(pause)
             limit = attempt_seconds(left, attempts.retries_left, elsewhere=elsewhere)
+            self.retries += 1
             try:
                 if holder is not None:
                     target = self._target_of(publication, holder)

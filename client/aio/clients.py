@@ -37,6 +37,7 @@ from ..hosted import MESSAGES_PER_TAKE, Client, Hosted, HostedConsumer, HostedIt
 from ..push_consumer import MESSAGES_PER_GET, message_failed
 from ..received import ReceivedMessage, RecordView
 from ..sending import SendResult
+from ..statistics import ProducerStatistics
 from ..stopping import STOP_SECONDS, signals_call
 from ..transmit import QueueSelector
 from .host import AioHost, Opening
@@ -131,6 +132,10 @@ class AioProducer(Hosted[AioHost[producer.Producer[Body]]], Generic[Body]):
             selector=None if selector is None else _in_context(selector),
             timeout_seconds=timeout_seconds,
         )
+
+    def statistics(self) -> ProducerStatistics:
+        """What this producer has done since it was opened."""
+        return self.host.client.statistics()
 
     send_batch = _asked(producer.Producer.send_batch)
     send_oneway = _asked(producer.Producer.send_oneway)

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from .client.received import ReceivedMessage as ReceivedMessage
     from .client.sending import SendResult as SendResult
     from .client.sending import SendStatus as SendStatus
+    from .client.statistics import ConsumerStatistics as ConsumerStatistics
+    from .client.statistics import ProducerStatistics as ProducerStatistics
     from .client.subscription import ConsumeFrom as ConsumeFrom
     from .client.subscription import MessageModel as MessageModel
     from .client.subscription import ReadFrom as ReadFrom
@@ -86,6 +88,7 @@ _HOMES = {
     "Compression": "client.compression",
     "ConsumeFrom": "client.subscription",
     "Consumer": "client.consumer",
+    "ConsumerStatistics": "client.statistics",
     "GroupExists": "client.admin.errors",
     "Health": "client.health",
     "InvalidArgument": "client.errors",
@@ -112,6 +115,7 @@ _HOMES = {
     "OtherProcess": "client.errors",
     "Producer": "client.producer",
     "ProducerFenced": "client.errors",
+    "ProducerStatistics": "client.statistics",
     "PullConsumer": "client.pull",
     "QueueProgress": "client.push_consumer",
     "ReadFrom": "client.subscription",
