@@ -1,0 +1,193 @@
+"""Traces of OpenTelemetry for clients: spans after its conventions for messaging, and `traceparent` in messages.
+
+It needs the extra `otel`, and nothing of it is imported before a program asks for it. `instrument` lets all clients of the
+process trace their sends and their handlers; a program that takes messages in a loop of its own marks its work by
+`processing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any
+
+import attrs
+
+from ..message.message import Message
+from .aio.clients import AioConsumer, AioProducer
+from .blocking import BlockingConsumer, BlockingProducer
+from .errors import InvalidArgument
+from .producer import Producer
+from .push_consumer import Consumer
+from .received import RecordView
+from .sending import SendResult
+
+try:
+    from opentelemetry import propagate, trace
+    from opentelemetry.context import Context
+except ImportError as error:
+    raise ImportError("traces need OpenTelemetry: install ledgermq[otel]") from error
+
+SYSTEM = "rocketmq"
+
+_originals: dict[tuple[type, str], Callable[..., Any]] = {}
+"""The methods that `instrument` has replaced."""
+
+
+def _tracer() -> trace.Tracer:
+    return trace.get_tracer("ledgermq")
+
+
+def _attributes(topic: str, operation: str, kind: str) -> dict[str, Any]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.destination.name": topic,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+    }
+
+
+@contextmanager
+def publishing(messages: Iterable[Message[Any]]) -> Generator[list[Message[Any]]]:
+    """A span for sending messages, which gives them with the `traceparent` by which their consumers continue the trace.
+
+    An exception in the block is recorded in the span. A message that has a `traceparent` already keeps it.
+    """
+    several = list(messages)
+    topics = {message.topic for message in several}
+    topic = topics.pop() if len(topics) == 1 else "(several)"
+    with _tracer().start_as_current_span(f"send {topic}", kind=trace.SpanKind.PRODUCER) as span:
+        span.set_attributes(_attributes(topic, "send", "send"))
+        if len(several) == 1:
+            if several[0].keys:
+                span.set_attribute("messaging.rocketmq.message.keys", list(several[0].keys))
+            if several[0].tag:
+                span.set_attribute("messaging.rocketmq.message.tag", several[0].tag)
+        else:
+            span.set_attribute("messaging.batch.message_count", len(several))
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        yield [attrs.evolve(message, properties={**carrier, **message.properties}) for message in several]
+
+
+@contextmanager
+def processing(*messages: RecordView[Any], group: str | None = None) -> Generator[trace.Span]:
+    """A span for the work of an application on messages: of one message within its trace, of several linked to theirs.
+
+    An exception in the block is recorded in the span and passes on.
+    """
+    if not messages:
+        raise InvalidArgument("a span for processing needs at least one message")
+    first = messages[0]
+    contexts = [propagate.extract(message.properties, Context()) for message in messages]
+    origins = [trace.get_current_span(context).get_span_context() for context in contexts]
+    with _tracer().start_as_current_span(
+        f"process {first.topic}",
+        context=contexts[0] if len(messages) == 1 else None,
+        kind=trace.SpanKind.CONSUMER,
+        links=[trace.Link(origin) for origin in origins if origin.is_valid] if len(messages) > 1 else None,
+        attributes=_attributes(first.topic, "process", "process"),
+    ) as span:
+        if group is not None:
+            span.set_attribute("messaging.consumer.group.name", group)
+        if len(messages) == 1:
+            span.set_attribute("messaging.message.id", first.message_id)
+            span.set_attribute("messaging.destination.partition.id", str(first.queue.queue_id))
+        else:
+            span.set_attribute("messaging.batch.message_count", len(messages))
+        yield span
+
+
+def instrument() -> None:
+    """Trace all sends, and all handlers of `process` and `run`, of all clients of this process, those open already included.
+
+    A second call changes nothing. Sends without acknowledgement are traced too.
+    """
+    for producer in (Producer, AioProducer, BlockingProducer):
+        for name in ("send", "send_oneway"):
+            _replace(producer, name, _sends_one)
+        for name in ("send_many", "send_batch"):
+            _replace(producer, name, _sends_several)
+    for consumer, name in ((Consumer, "process"), (AioConsumer, "process"), (BlockingConsumer, "run")):
+        _replace(consumer, name, _handles)
+
+
+def uninstrument() -> None:
+    """End what `instrument` has begun."""
+    while _originals:
+        (owner, name), original = _originals.popitem()
+        setattr(owner, name, original)
+
+
+def _replace(owner: type, name: str, traced: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    if (owner, name) not in _originals:
+        original = _originals[owner, name] = getattr(owner, name)
+        setattr(owner, name, wraps(original)(traced(original)))
+
+
+def _note(result: object) -> None:
+    if isinstance(result, SendResult):
+        span = trace.get_current_span()
+        span.set_attribute("messaging.message.id", result.message_id)
+        span.set_attribute("messaging.destination.partition.id", str(result.queue.queue_id))
+
+
+def _untraced(given: Sequence[object]) -> bool:
+    """Whether these are messages, and no client in front of this one has traced them."""
+    return bool(given) and all(isinstance(each, Message) and "traceparent" not in each.properties for each in given)
+
+
+def _sends_one(send: Callable[..., Any]) -> Callable[..., Any]:
+    return _sends(send, lambda message: [message], lambda messages: messages[0])
+
+
+def _sends_several(send: Callable[..., Any]) -> Callable[..., Any]:
+    return _sends(send, list, lambda messages: messages)
+
+
+def _sends(send: Callable[..., Any], read: Callable[[Any], list[Any]], write: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    """A sending method with a span; `read` makes a list of its argument, and `write` its argument of a list."""
+
+    async def traced(self: Any, sent: Any, **options: Any) -> Any:
+        messages = read(sent)
+        if not _untraced(messages):
+            return await send(self, write(messages), **options)
+        with publishing(messages) as marked:
+            result = await send(self, write(marked), **options)
+            _note(result)
+            return result
+
+    def traced_in_thread(self: Any, sent: Any, **options: Any) -> Any:
+        messages = read(sent)
+        if not _untraced(messages):
+            return send(self, write(messages), **options)
+        with publishing(messages) as marked:
+            result = send(self, write(marked), **options)
+            _note(result)
+            return result
+
+    return traced if iscoroutinefunction(send) else traced_in_thread
+
+
+def _handles(process: Callable[..., Any]) -> Callable[..., Any]:
+    """A method with a handler, each call of which gets a span."""
+
+    async def traced(self: Any, handler: Callable[[Any], object], **options: Any) -> None:
+        async def handle(message: RecordView[Any]) -> None:
+            with processing(message, group=self.group):
+                answer = handler(message)
+                if isawaitable(answer):
+                    await answer
+
+        await process(self, handle if callable(handler) else handler, **options)
+
+    def traced_in_thread(self: Any, handler: Callable[[Any], object], **options: Any) -> None:
+        def handle(message: RecordView[Any]) -> None:
+            with processing(message, group=self.group):
+                handler(message)
+
+        process(self, handle if callable(handler) else handler, **options)
+
+    return traced if iscoroutinefunction(process) else traced_in_thread
