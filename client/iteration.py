@@ -48,8 +48,7 @@ class Iteration(Generic[Body]):
             message = (await self._consumer.receive(1, inf))[0] if message is None else message
         except Stopped:
             raise StopAsyncIteration from None
-        if self.acknowledges:
-            self._last = message
+        self._last = message if self.acknowledges else None
         return message
 
     def __del__(self) -> None:

@@ -40,7 +40,11 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", lambda *_: provider.get_tracer("test"))
+
+    def tracer(*_: object) -> trace.Tracer:
+        return provider.get_tracer("test")
+
+    monkeypatch.setattr(trace, "get_tracer", tracer)
     tracing.instrument()
     tracing.instrument()
     yield exporter
