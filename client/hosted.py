@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 
@@ -24,7 +24,6 @@ from .name_servers import parse_name_servers
 from .received import ReceivedMessage, RecordView, give_back_unfinished
 from .statistics import ConsumerStatistics
 
-P = ParamSpec("P")
 Client = TypeVar("Client")
 AnyHost = TypeVar("AnyHost", bound="Host[Any]")
 ConsumerHost = TypeVar("ConsumerHost", bound="Host[consumer.Consumer[Any]]")
@@ -86,14 +85,14 @@ class Hosted(Generic[AnyHost]):
         """Ask these name servers from now on; see `Producer.update_name_servers`."""
         texts = namesrv if isinstance(namesrv, str) else list(namesrv)
         parse_name_servers(texts)
-        self.later(self.host.client.update_name_servers, texts)
+        self.later(partial(self.host.client.update_name_servers, texts))
 
-    def later(self, change: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    def later(self, change: Callable[[], object]) -> None:
         """Make a change in the client's thread, whose arguments were checked; nothing happens if that is too late."""
 
         def change_now() -> None:
             with suppress(ClientError):  # it has been closed, or reads other queues meanwhile
-                change(*args, **kwargs)
+                change()
 
         self.host.soon(change_now)
 
@@ -131,11 +130,13 @@ class HostedConsumer(Hosted[ConsumerHost]):
         """Hand out no messages of these queues, or of all, until `resume`; see `Consumer.pause`."""
         chosen = None if queues is None else list(queues)
         self.host.client.pause(chosen)  # at once for loops of the caller, which do not wait for the client's thread
-        self.later(self.host.client.pause, chosen)  # again, because a `resume` of before may still wait for that thread
+        self.later(
+            partial(self.host.client.pause, chosen)
+        )  # again, because a `resume` of before may still wait for that thread
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Hand out messages of these queues again, or of all; see `Consumer.resume`."""
-        self.later(self.host.client.resume, None if queues is None else check_queues("queues", queues))
+        self.later(partial(self.host.client.resume, None if queues is None else check_queues("queues", queues)))
 
     @property
     def paused(self) -> list[MessageQueue]:

@@ -371,11 +371,11 @@ class AioPullConsumer(Hosted[AioHost[pull.PullConsumer]]):
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out no messages of these assigned queues until `resume`; prefetched ones are kept."""
-        self.later(self.host.client.pause, self._assigned(queues))
+        self.later(partial(self.host.client.pause, self._assigned(queues)))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again."""
-        self.later(self.host.client.resume, self._assigned(queues))
+        self.later(partial(self.host.client.resume, self._assigned(queues)))
 
     def _assigned(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         several = list(queues)
