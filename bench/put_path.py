@@ -28,7 +28,7 @@ from ledgermq.remoting.server import ServerConnection
 from ledgermq.world.network import Address, Stream
 
 _BODY = b"x" * 1024
-_SENDS = 20_480
+SENDS = 20_480
 _WARMUP_ROUNDS = 1
 
 _STAGES = {
@@ -106,7 +106,7 @@ def watched() -> Generator[Watch]:
             setattr(holder, function, original)
 
 
-class _Reader:
+class Reader:
     """The other end of a connection, which discards all bytes it is sent."""
 
     async def send_all(self, _data: bytes) -> None:
@@ -125,7 +125,7 @@ def batches(wire: Wire, size: int, cycle: int) -> list[bytes]:
                 send_fields(
                     TOPIC,
                     at % QUEUES,
-                    unique_key=f"7F000001{at % 997:014X}{cycle * _SENDS + at:010X}",
+                    unique_key=f"7F000001{at % 997:014X}{cycle * SENDS + at:010X}",
                     born_ms=1_700_000_000_000,
                 ),
                 _BODY,
@@ -134,9 +134,9 @@ def batches(wire: Wire, size: int, cycle: int) -> list[bytes]:
                 wire=wire,
             )
         )
-        for at in range(_SENDS)
+        for at in range(SENDS)
     ]
-    return [b"".join(frames[at : at + size]) for at in range(0, _SENDS, size)]
+    return [b"".join(frames[at : at + size]) for at in range(0, SENDS, size)]
 
 
 async def measure(wire: Wire, size: int, rounds: int) -> dict[str, float]:
@@ -145,7 +145,7 @@ async def measure(wire: Wire, size: int, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="ledgermq-bench-") as store, watched() as watch:
         keys = {"storePathRootDir": str(Path(store) / "store"), "listenPort": "0", "brokerIP1": "127.0.0.1"}
         async with open_broker(config_of({"brokerName": "bench", **keys})) as broker:
-            stream = cast("Stream", _Reader())
+            stream = cast("Stream", Reader())
             connection = ServerConnection(stream, Address("127.0.0.1", 1), broker.world.clock, broker.server.limits)
             for cycle in range(_WARMUP_ROUNDS + rounds):
                 sends = batches(wire, size, cycle)
@@ -158,13 +158,13 @@ async def measure(wire: Wire, size: int, rounds: int) -> dict[str, float]:
                 broker.store.index.flush()
                 found.append(watch.lap())
     best = min(found[_WARMUP_ROUNDS:], key=lambda took: sum(took.values()))
-    return {name: seconds / _SENDS * 1e6 for name, seconds in best.items()}
+    return {name: seconds / SENDS * 1e6 for name, seconds in best.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=64, help="sends that come together (default 64)")
-    parser.add_argument("--rounds", type=int, default=10, help=f"of {_SENDS} sends each (default 10)")
+    parser.add_argument("--rounds", type=int, default=10, help=f"of {SENDS} sends each (default 10)")
     options = parser.parse_args()
     columns = {wire: trio.run(measure, wire, options.batch, options.rounds) for wire in Wire}
     print(f"1 KiB bodies, {QUEUES} queues, {options.batch} sends together: microseconds of a message")

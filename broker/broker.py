@@ -17,6 +17,7 @@ import trio
 from trio.abc import Listener
 
 from ..ha.node import ReplicationNode
+from ..native import scan_sends
 from ..remoting.dispatcher import Dispatcher, Service
 from ..remoting.errors import RequestRefused
 from ..remoting.metrics import Latencies, LoopTurns
@@ -127,7 +128,7 @@ class Broker:
         """Build the parts, each after those that it uses; then load the tables and register the request codes."""
         clock, store, role = self.world.clock, self.store, self.role
         topics, groups, offsets = self.topics, self.groups, self.offsets
-        self.server = RemotingServer(self.dispatcher, self.world.network, clock, tls=self.tls)
+        self.server = RemotingServer(self.dispatcher, self.world.network, clock, tls=self.tls, scan=scan_sends)
         self.numbered = NumberedSends(store, clock)
         self.commits = Commits(offsets, store, role)
         self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues)

@@ -16,7 +16,6 @@ from ..message.batch import decode_batch
 from ..message.data_version import DataVersion
 from ..message.errors import CorruptBatch
 from ..message.flags import HOST_BITS, PERM_WRITE, TRANSACTION_MASK
-from ..message.layout import encode_host
 from ..message.message import RETRY_PREFIX, IncomingMessage, StoredMessage
 from ..message.numbers import int_of, long_of
 from ..message.properties import (
@@ -60,7 +59,9 @@ from .divert import divert_delayed, redirect_retry
 from .groups import GroupTable
 from .live_config import LiveConfig
 from .numbered_sends import NumberedSends, repeated_fields
+from .plain_sends import PlainSends, born_host
 from .postponed_sends import PostponedSends
+from .put_outcomes import UNKNOWN_REMARK, count_puts, response_code
 from .registration import Registration
 from .send_answers import HeldAnswers, Push, SendAnswers
 from .stats import Stats
@@ -86,28 +87,6 @@ _LONG_NAMES = {
     "batch": "m",
     "bname": "n",
 }
-
-_CODES = {
-    PutStatus.PUT_OK: ResponseCode.SUCCESS,
-    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
-    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
-    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
-    PutStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
-    PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: ResponseCode.SYSTEM_ERROR,
-    PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
-}
-assert _CODES.keys() == set(PutStatus), "every outcome of a put has an answer"
-_UNKNOWN_REMARK = "the log was truncated or closed while the message waited; whether it is stored is unknown"
-
-
-def response_code(status: PutStatus) -> ResponseCode:
-    """The response code for a put that ended with `status`."""
-    return _CODES[status]
-
 
 _SHORT_PROPERTIES = SENT_PROPERTIES_BYTES_MAX // 4
 """Properties of up to this many characters are within the limit, however many bytes each character takes."""
@@ -168,6 +147,16 @@ class SendHandler:
         self._dispatcher = dispatcher
         self._postponed = PostponedSends(dispatcher, lambda connection, requests: self._handle(connection, requests, None))
         dispatcher.register_run(SEND_CODES, self.handle)
+        plain_sends = PlainSends(
+            store=self.store,
+            config=self.config,
+            stats=self.stats,
+            answers=self._answers,
+            queue_nums_of=self._plain_queue_nums,
+            body_max=self._small_body,
+            addition=self._cluster.encode(),
+        )
+        dispatcher.take_sends = plain_sends.take
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
         """Put the messages of a run of requests, and answer each request; returns how many were taken in this turn."""
@@ -416,7 +405,7 @@ class SendHandler:
         self.numbered.putting.update({number[:3]: at for at, number in enumerate(numbers)})
         batch = self.store.put(messages, together=True)
         self.numbered.end_put(batch)
-        self._count(messages, batch)
+        count_puts(self.stats, [topic] * len(messages), batch)
         if len(messages) < len(items):
             self._answer_repeated_batch(connection, request, found, batch, early=early)
             return
@@ -427,7 +416,7 @@ class SendHandler:
             if request.is_oneway:
                 return
             if not status.stored:
-                push(encode_frame(request.response(code, remark=batch.remark or _UNKNOWN_REMARK)))
+                push(encode_frame(request.response(code, remark=batch.remark or UNKNOWN_REMARK)))
                 return
             ids = ",".join(map(self._answers.message_id, batch.physical_offsets))
             push(encode_frame(request.response(code, self._answers.fields(ids, queue_id, batch.queue_offsets[0]))))
@@ -488,9 +477,7 @@ class SendHandler:
             if request.is_oneway:
                 return
             known = {**self._answers.fields("", 0, 0), **fields} if status.stored else None
-            push(
-                encode_frame(request.response(response_code(status), known, remark=None if status.stored else _UNKNOWN_REMARK))
-            )
+            push(encode_frame(request.response(response_code(status), known, remark=None if status.stored else UNKNOWN_REMARK)))
 
         if self.store.waits and not (early and self.store.may_answer_early):
             self.store.log.when_stored(end, answer)
@@ -517,7 +504,7 @@ class SendHandler:
         store = self.store
         batch = store.put(messages)
         self.numbered.end_put(batch)
-        self._count(messages, batch)
+        count_puts(self.stats, [message.topic for message in messages], batch)
         if not store.waits or not batch.end:
             self._answer_all(push, sent, batch, _PUT_OK)
             return
@@ -528,17 +515,6 @@ class SendHandler:
             self._answer_all(push, at_once, batch, _PUT_OK)
         if later:
             store.when_stored(batch, lambda status: self._answer_all(push, later, batch, status))
-
-    def _count(self, messages: list[IncomingMessage], batch: PutBatch) -> None:
-        statuses, sizes = batch.statuses, batch.sizes
-        stored = statuses.count(_PUT_OK)
-        self.stats.put_failed(len(messages) - stored)
-        topics = {message.topic for message in messages}
-        if len(topics) == 1:
-            self.stats.topic_put(topics.pop(), stored, sum(sizes))
-            return
-        for message, status, size in zip(messages, statuses, sizes, strict=True):
-            self.stats.topic_put(message.topic, int(status is _PUT_OK), size)
 
     def _answer_all(self, push: Push, sent: list[_Sent], batch: PutBatch, status: PutStatus) -> None:
         """Answer the requests whose messages were appended with `status`, and the others with their own status."""
@@ -553,17 +529,9 @@ class SendHandler:
             elif stored:
                 answers.append(frame(request, code, physical_offsets[at], queue_id, queue_offsets[at]))
             else:
-                answers.append(encode_frame(request.response(code, remark=_UNKNOWN_REMARK)))
+                answers.append(encode_frame(request.response(code, remark=UNKNOWN_REMARK)))
         if answers:
             push(b"".join(answers))
-
-
-def born_host(connection: ServerConnection) -> bytes:
-    """The address of the connection's peer, encoded as in messages."""
-    host = connection.attachments.get("born_host")
-    if host is None:
-        host = connection.attachments["born_host"] = encode_host(connection.remote.host, connection.remote.port)
-    return host
 
 
 def _waits(message: IncomingMessage, status: PutStatus, *, early: bool) -> bool:

@@ -5,6 +5,7 @@ Answers to sends that have created a topic are held until the name servers know 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Awaitable, Callable
 
@@ -34,6 +35,8 @@ Push = Callable[[bytes], None]
 
 _Template = tuple[bytes, int, int]
 """A format for opaque, physical offset and queue offset, and the range of queue offsets with its number of digits."""
+_CONVERSION = re.compile(rb"%d|%016X")
+_Parts = tuple[tuple[bytes, bytes, bytes, bytes, bytes], tuple[bytes, bytes, bytes, bytes]]
 _NO_TEMPLATE: _Template = (b"", 0, 0)
 
 
@@ -48,6 +51,7 @@ class SendAnswers:
     _json: bytes = attrs.field(init=False)
     _templates: dict[tuple[int, int], _Template] = attrs.field(factory=dict[tuple[int, int], _Template])
     """The templates of binary headers, by code and queue id."""
+    _parts: dict[int, _Parts] = attrs.field(factory=dict[int, "_Parts"])
 
     def __attrs_post_init__(self) -> None:
         self._json = self._json_template()
@@ -86,6 +90,21 @@ class SendAnswers:
         if not low <= queue_offset < high:
             template, _, _ = self._binary_template(code, queue_id, queue_offset)
         return template % (_pack_opaque(request.opaque), physical_offset, queue_offset)
+
+    def parts(self, code: int) -> _Parts:
+        """What answers with a code have in common, in JSON and in binary, as `SendRun.answers` takes it."""
+        parts = self._parts.get(code)
+        if parts is None:
+            # No JSON has a NUL, which therefore can keep the place of a percent sign of the region.
+            pieces = [piece.replace(b"\0", b"%") for piece in _CONVERSION.split(self._json.replace(b"%%", b"\0"))]
+            before_code, before_id, before_queue, before_offset, before_opaque, last = pieces
+            json = (before_code + b"%d" % code + before_id, before_queue, before_offset, before_opaque, last)
+            fields = wire_fields(self.fields(self.message_id(0), 0, 0))
+            region, trace_on, message_id, queue, offset = (encode_field(name, value.encode()) for name, value in fields.items())
+            binary_head = frame_head(code, OUR_LANGUAGE_CODE, PROTOCOL_VERSION, 0, RESPONSE_FLAG, 0)
+            binary = (binary_head, region + trace_on + message_id[:-16], queue[:-5], offset[:-5])
+            parts = self._parts[code] = (json, binary)
+        return parts
 
     def message_id(self, physical_offset: int) -> str:
         """The id of a message of this broker."""

@@ -35,9 +35,13 @@ class Connection(Generic[Waiter]):
         Raises:
             RemoteProtocolError: the bytes are not remoting; the caller must close the connection.
         """
+        return self.decode(self.reader.gather(data))
+
+    def decode(self, data: bytes, position: int = 0) -> tuple[list[RemotingCommand], list[tuple[Waiter, RemotingCommand]]]:
+        """Decode the frames of bytes that the reader has gathered, from a position on, as `receive` does."""
         requests: list[RemotingCommand] = []
         answers: list[tuple[Waiter, RemotingCommand]] = []
-        for wire, header, body in self.reader.feed(data):
+        for wire, header, body in self.reader.cut(data, position):
             command = decode_command(wire, header, body)
             if not command.flag & RESPONSE_FLAG:
                 requests.append(command)

@@ -8,7 +8,7 @@ A code may have an `AnswerPolicy`, which says who may decide a request and how s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
@@ -17,10 +17,14 @@ from ..message.errors import JsonError
 from ..world.events import get_logger
 from ..world.logs import fault_of, trace_of
 from .codes import ResponseCode
-from .command import RemotingCommand, encode_frame
+from .command import RemotingCommand, decode_command, encode_frame
 from .errors import LocalProtocolError, RequestRefused
+from .frame import FrameReader
 from .metrics import Latencies
 from .server import ServerConnection
+
+if TYPE_CHECKING:
+    from ..native import SendRun
 
 log = get_logger(__name__)
 
@@ -85,6 +89,8 @@ class Dispatcher:
     on_close: list[Callable[[ServerConnection], None]] = attrs.field(factory=list[Callable[[ServerConnection], None]])
     latencies: Latencies | None = None
     """Counts how long requests take; None while nobody asks."""
+    take_sends: Callable[[ServerConnection, SendRun], bool] | None = None
+    """Handles a run of plain sends; returns False, and has done nothing, if these must be handled one by one."""
     waiting_max: int = WAITING_MAX
     waiting_bytes_max: int = WAITING_BYTES_MAX
     _handlers: dict[int, Handler] = attrs.field(factory=dict[int, Handler])
@@ -170,10 +176,11 @@ class Dispatcher:
         return frozenset((*self._handlers, *self._runs, *self._waiting))
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
-        at, count = 0, len(requests)
         began = connection.clock.monotonic()
+        sends_taken = connection.sends is not None and self._take_sends(connection, requests)
+        at, count = 0, len(requests)
         while at < count:
-            if at and (connection.is_given_up or connection.is_turn_over(began)):
+            if (at or sends_taken) and (connection.is_given_up or connection.is_turn_over(began)):
                 return count if connection.is_given_up else at
             run_handler = self._runs.get(requests[at].code)
             latencies = self.latencies
@@ -198,6 +205,22 @@ class Dispatcher:
             if taken < at - start:
                 return start + taken
         return count
+
+    def _take_sends(self, connection: ServerConnection, requests: list[RemotingCommand]) -> bool:
+        """Handle the plain sends before the requests, or insert them there; returns whether they have been handled."""
+        run, connection.sends = connection.sends, None
+        assert run is not None, "there is a run to take"
+        # A send that is not plain and the plain ones before it are one run, which is put and answered together.
+        is_whole = not requests or requests[0].code not in self._runs
+        try:
+            if is_whole and self.take_sends is not None and self.take_sends(connection, run):
+                return True
+        except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
+            for request in _requests_of(run):
+                _answer_failure(connection, request, error)
+            return True
+        requests[:0] = _requests_of(run)
+        return False
 
     def connection_closed(self, connection: ServerConnection) -> None:
         for forget in self.on_close:
@@ -302,6 +325,10 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged
             outcome = error
         _send_outcome(connection, request, outcome)
+
+
+def _requests_of(run: SendRun) -> list[RemotingCommand]:
+    return [decode_command(*frame) for frame in FrameReader().cut(run.received[: run.end])]
 
 
 def _bytes_of(request: RemotingCommand) -> int:

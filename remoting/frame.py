@@ -40,6 +40,10 @@ class FrameReader:
         Raises:
             RemoteProtocolError: a length is impossible. The following frames cannot be found.
         """
+        return self.cut(self.gather(data))
+
+    def gather(self, data: bytes) -> bytes:
+        """Add received bytes; returns all bytes for `cut`, or none while they complete no frame."""
         if self._held:
             if len(data) < _SMALL and len(self._pieces[-1]) < _SMALL:
                 # Otherwise single bytes would each cost an object many times their size.
@@ -48,13 +52,23 @@ class FrameReader:
                 self._pieces.append(data)
             self._held += len(data)
             if self._held < self._needed:
-                return []
+                return b""
             data = b"".join(self._pieces)
             self._pieces.clear()
             self._held = 0
+        return data
+
+    def cut(self, data: bytes, position: int = 0) -> list[Frame]:
+        """Cut bytes into frames from a position on, and hold those of the incomplete frame.
+
+        Raises:
+            RemoteProtocolError: a length is impossible. The following frames cannot be found.
+        """
+        if position == len(data):  # the frames before it have been taken, or an incomplete frame is held
+            return []
         frames: list[Frame] = []
         append, unpack = frames.append, FRAME_HEAD.unpack_from
-        position, end, length_max = 0, len(data), self.frame_size_max - _LENGTH_SIZE
+        end, length_max = len(data), self.frame_size_max - _LENGTH_SIZE
         while end - position >= _HEAD_SIZE:
             length, word = unpack(data, position)
             if not _LENGTH_SIZE <= length <= length_max:

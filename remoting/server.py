@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import trio
 from trio.abc import Listener
 
+from ..native import ScanSends
 from ..world.clock import Clock
 from ..world.descriptors import descriptors_max
 from ..world.events import EventLogger, get_logger
@@ -27,6 +28,9 @@ from ..world.tls import TLS_HANDSHAKE, TlsAcceptor, TlsFailed
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
 from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from ..native import SendRun
 
 log = get_logger(__name__)
 
@@ -51,7 +55,9 @@ class BatchHandler(Protocol):
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
         """Handle requests of one receive, in order; answer through `connection`, now or later.
 
-        Returns how many were handled, at least one. The others are passed again when other tasks had a turn.
+        Returns how many were handled: at least one, or none but `connection.sends`, which come first and are taken from it. The
+        others are passed again when other tasks had a turn. Of sends that must be handled one by one, the handler inserts the
+        requests at the beginning of `requests`.
         """
         ...
 
@@ -121,6 +127,10 @@ class ServerConnection:
     is_over_partial: bool = False
     """Whether the connection is being closed because of its incomplete frame."""
     last_activity: float = 0.0
+    scan: ScanSends | None = None
+    """Finds the plain sends with which received bytes begin; None if every request is decoded."""
+    sends: SendRun | None = None
+    """The plain sends before the requests that are handled next."""
     attachments: dict[str, Any] = attrs.field(factory=dict[str, Any])
     """State of handlers that belongs to this connection."""
 
@@ -269,8 +279,13 @@ class ServerConnection:
         return self._core.reader.held
 
     def receive(self, data: bytes) -> list[RemotingCommand]:
-        """Decode received bytes, wake the calls that they answer, and return the requests of the peer."""
-        requests, answers = self._core.receive(data)
+        """Decode received bytes, wake the calls that they answer, and return the requests of the peer.
+
+        Plain sends with which they begin are put aside as `sends`; the handler takes these first.
+        """
+        gathered = self._core.reader.gather(data)
+        self.sends = self.scan(gathered) if self.scan is not None else None
+        requests, answers = self._core.decode(gathered, self.sends.end if self.sends is not None else 0)
         for call, answer in answers:
             call.answer = answer
             call.done.set()
@@ -294,6 +309,8 @@ class RemotingServer:
     limits: ServerLimits = attrs.field(factory=ServerLimits)
     tls: TlsAcceptor | None = None
     """If None, connections that begin with TLS are closed."""
+    scan: ScanSends | None = None
+    """See `ServerConnection.scan`."""
     connections: set[ServerConnection] = attrs.field(factory=set[ServerConnection])
     _partial_bytes: int = 0
     _unsent: Unsent = attrs.field(init=False)
@@ -330,7 +347,7 @@ class RemotingServer:
                     self.close_connection(connection)
 
     async def _serve_stream(self, stream: Stream) -> None:
-        connection = ServerConnection(stream, stream.peer, self.clock, self.limits, self._unsent)
+        connection = ServerConnection(stream, stream.peer, self.clock, self.limits, self._unsent, scan=self.scan)
         connection.last_activity = self.clock.monotonic()
         if len(self.connections) >= self.limits.connections_max:
             connection.log.warning("connection_refused", connections_max=self.limits.connections_max)
@@ -402,7 +419,7 @@ class RemotingServer:
                         self._bound_partial()
                 if connection.is_over_partial:
                     return
-                if requests:
+                if requests or connection.sends is not None:
                     await connection.handle(handle, requests)
                 data = await receive(RECEIVE_BYTES)
         except RemoteProtocolError as error:

@@ -10,10 +10,12 @@ import errno
 import struct
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
+from ..message.checksum import crc32
 from ..message.control import CONTROL_TOPIC, Control, control_message
 from ..message.flags import INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
 from ..message.layout import TOPIC_BYTES_MAX, encode_records, topic_field
@@ -38,6 +40,9 @@ from .names import queue_fault
 from .parts import StoreParts
 from .queue_ends import QueueEnds
 from .statuses import PutStatus
+
+if TYPE_CHECKING:
+    from ..native import SendRun
 
 log = get_logger(__name__)
 
@@ -150,6 +155,38 @@ class PutSide(StoreParts):
             return self._put_legal(messages, self._check(messages, batch), batch, together=together)
         except (struct.error, UnicodeEncodeError):  # rare, so it is not looked for before
             return self._put_legal(messages, self._encodable(messages, range(len(messages)), batch), batch, together=together)
+        return batch
+
+    def put_run(self, run: SendRun, born_host: bytes, addition: bytes) -> PutBatch | None:
+        """Append the messages of a run of plain sends; None, and nothing is done, if one of them needs a closer look.
+
+        Args:
+            addition: the property that is added to each message.
+        """
+        next_offsets, file_ends, topic_fields = self.next_offsets, self.file_ends, self._topic_fields
+        if self.writability.refusal is not None:
+            return None
+        starts: list[int] = []
+        fields: list[bytes] = []
+        for key, count in zip(run.queues, run.counts, strict=True):
+            start, field = next_offsets.get(key), topic_fields.get(key[0])
+            if start is None or field is None or start + count > file_ends.get(key, 0):
+                return None
+            starts.append(start)
+            fields.append(field)
+        batch = _unsettled(len(run))
+        now = self._next_timestamp(self.world.clock.wall_ms())
+        records = run.encode(fields, starts, now, born_host, self.store_host, addition, crc32)
+        next_offsets.update(zip(run.queues, map(int.__add__, starts, run.counts), strict=True))
+        try:
+            appended = self.log.append(records)
+        except (OSError, NotWritable) as error:
+            next_offsets.update(zip(run.queues, starts, strict=True))
+            self._append_failed(batch, error)
+            return batch
+        batch.end, batch.queue_offsets, batch.physical_offsets = appended.end, run.queue_offsets, appended.offsets
+        batch.sizes = list(map(len, records))
+        self.dispatcher.offer(appended.start, appended.end, run.derivables(appended.offsets, now))
         return batch
 
     def _put_legal(
