@@ -32,6 +32,8 @@ async def measure(wire: Wire, size: int, rounds: int) -> dict[str, float]:
             clock, stream = broker.world.clock, cast("Stream", Reader())
             for cycle in range(2 * rounds + 2):
                 name, scan = ("compiled", native.scan_sends) if cycle % 2 else ("Python", None)
+                broker.store.dispatcher.group_records = native.group_records if cycle % 2 else None
+                broker.store.index.hash_keys = native.hash_keys if cycle % 2 else None
                 sends = batches(wire, size, cycle)
                 connection = ServerConnection(stream, Address("127.0.0.1", 1), clock, broker.server.limits, scan=scan)
                 began = time.process_time()

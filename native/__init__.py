@@ -7,9 +7,9 @@ compiler at installation, or with `LEDGERMQ_NATIVE=0`, everything runs in Python
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 SWITCH = "LEDGERMQ_NATIVE"
 """The environment variable that switches the compiled path off if it is `0`."""
@@ -81,7 +81,7 @@ class SendRun(Protocol):
         """
         ...
 
-    def derivables(self, offsets: list[int], now: int) -> list[tuple[str, int, int, int, int, int, int, int, str, str, str]]:
+    def derivables(self, offsets: list[int], now: int) -> list[Derivable]:
         """What queues and index need of each record, as `Derivable` of the store; `offsets` are its physical offsets."""
         ...
 
@@ -103,18 +103,35 @@ class SendRun(Protocol):
 
 ScanSends = Callable[[bytes], SendRun | None]
 
+Derivable = tuple[str, int, int, int, int, int, int, int, str, str, str]
+"""As in `store/dispatch.py`."""
+IndexEntry = tuple[str, str, str, int, int]
+"""As in `store/index_keys.py`."""
+UnitGroup = tuple[str, int, int, int, int, bytearray]
+"""Successive units of a queue: topic, queue id, queue and physical offset of the first, end of the last record, units."""
+GroupRecords = Callable[[list[Derivable]], tuple[list[UnitGroup], list[IndexEntry]] | None]
+HashKeys = Callable[[Sequence[IndexEntry], int], tuple[list[int], list[int], list[int]]]
+PackEntries = Callable[[Sequence[int], Sequence[int], Sequence[int], int, Sequence[int]], bytearray]
 
-def _scan_sends() -> ScanSends | None:
+
+def _function(name: str) -> Any:
     if os.environ.get(SWITCH) == "0":
         return None
     try:
-        return import_module("._native", __name__).scan_sends  # type: ignore[no-any-return]
+        return getattr(import_module("._native", __name__), name)
     except ImportError:  # it was not built
         return None
 
 
-scan_sends = _scan_sends()
-"""Finds the run of plain sends with which received bytes begin; None if everything runs in Python."""
+# Each of these is None if everything runs in Python.
+scan_sends: ScanSends | None = _function("scan_sends")
+"""Finds the run of plain sends with which received bytes begin; None if they begin with anything else."""
+group_records: GroupRecords | None = _function("group_records")
+"""The units of records by queue, and their entries for the key index; None if a record needs a closer look."""
+hash_keys: HashKeys | None = _function("hash_keys")
+"""Hash, physical offset and time of each key of records, without those of records below an offset or out of order."""
+pack_entries: PackEntries | None = _function("pack_entries")
+"""The bytes of index entries, from hashes, physical offsets, times, the file's begin timestamp, and previous entries."""
 
 
 def path_text() -> str:

@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""Runs of plain send requests: from received bytes to records, answers, and what queues and index need of them.
+"""Runs of plain send requests: from received bytes to records, answers, units of queues and entries of the key index.
 
 Invariant: a run holds only requests of which every byte that the Python path would look at is understood here; otherwise
 `scan_sends` stops before the request, or the caller gives the whole run to the Python path, which is the specification.
@@ -7,7 +7,7 @@ Nothing here does I/O or remembers anything between calls. Received bytes are re
 written through `Writer` only, so that no length in them leads outside a buffer.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.unicode cimport PyUnicode_DecodeASCII
@@ -32,6 +32,12 @@ cdef enum:
     QUEUES_MAX = 256
     DIGITS_OF_INT = 9
     DIGITS_OF_LONG = 18
+    TRANSACTION_FLAGS = 0xC
+    UNIT_SIZE = 20
+    INDEX_ENTRY_SIZE = 20
+
+
+cdef long long LONG_MAX = 0x7FFFFFFFFFFFFFFF
 
 
 cdef struct Span:
@@ -756,3 +762,118 @@ cdef inline int java_hash(Octets text, Span span) except? -1:
     for at in range(span.size):
         found = found * 31 + start[at]
     return <int> found
+
+
+# ---------------------------------------------------------------- deriving
+
+
+cdef class Group:
+    """The units of one queue."""
+
+    cdef str topic
+    cdef object queue_id
+    cdef object first
+    cdef object first_position
+    cdef long long next_offset
+    cdef long long physical_end
+    cdef bytearray units
+
+
+def group_records(list records):
+    cdef dict groups = {}
+    cdef list indexed = []
+    cdef Group group
+    cdef long long queue_offset, physical_offset, size, tags_code, sys_flag
+    cdef Py_ssize_t end
+    cdef Writer writer
+    cdef tuple record, key
+    for record in records:
+        sys_flag = record[7]
+        if sys_flag & TRANSACTION_FLAGS or record[10]:
+            return None
+        queue_offset, physical_offset, size, tags_code = record[2], record[3], record[4], record[5]
+        if physical_offset > LONG_MAX - 0x7FFFFFFF or not 0 <= size <= 0x7FFFFFFF:
+            return None
+        key = (record[0], record[1])
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = Group.__new__(Group)
+            group.topic, group.queue_id, group.first, group.first_position = record[0], record[1], record[2], record[3]
+            group.next_offset, group.units = queue_offset, bytearray()
+        if queue_offset != group.next_offset:
+            return None
+        group.next_offset += 1
+        group.physical_end = physical_offset + size
+        end = len(group.units)
+        PyByteArray_Resize(group.units, end + UNIT_SIZE)
+        writer.at = <unsigned char*> PyByteArray_AS_STRING(group.units) + end
+        writer.end = writer.at + UNIT_SIZE
+        put_u64(&writer, <unsigned long long> physical_offset)
+        put_u32(&writer, <unsigned int> size)
+        put_u64(&writer, <unsigned long long> tags_code)
+        if record[8] or record[9]:
+            indexed.append((record[0], record[8], record[9], record[3], record[6]))
+    found = [
+        (group.topic, group.queue_id, group.first, group.first_position, group.physical_end, group.units)
+        for group in groups.values()
+    ]
+    return found, indexed
+
+
+cdef unsigned int hash_units(unsigned int found, str text) except? 0:
+    """Continue the hash of Java's `String.hashCode` over the UTF-16 code units of a text."""
+    cdef Py_UCS4 character
+    cdef unsigned int one
+    for character in text:
+        one = <unsigned int> character
+        if one > 0xFFFF:
+            found = (found * 31 + 0xD7C0 + (one >> 10)) * 31 + 0xDC00 + (one & 0x3FF)
+        else:
+            found = found * 31 + one
+    return found
+
+
+cdef inline unsigned int positive(unsigned int found) noexcept:
+    """Java's `Math.abs` of the signed value, and 0 where that stays negative."""
+    return found if found < 0x80000000 else 0 if found == 0x80000000 else 0 - found
+
+
+def hash_keys(entries, long long end):
+    cdef list hashes = [], offsets = [], times = []
+    cdef str topic, unique_key, keys, last_topic = None
+    cdef unsigned int start = 0
+    cdef long long physical_offset
+    for topic, unique_key, keys, offset, timestamp in entries:
+        physical_offset = offset
+        if physical_offset < end:
+            continue
+        end = physical_offset
+        if topic is not last_topic:
+            start, last_topic = hash_units(hash_units(0, topic), "#"), topic
+        if unique_key:
+            hashes.append(positive(hash_units(start, unique_key)))
+            offsets.append(offset)
+            times.append(timestamp)
+        if keys:
+            for key in keys.split(" "):
+                if key:
+                    hashes.append(positive(hash_units(start, key)))
+                    offsets.append(offset)
+                    times.append(timestamp)
+    return hashes, offsets, times
+
+
+def pack_entries(hashes, offsets, times, long long begin, previous):
+    cdef Py_ssize_t count = len(hashes)
+    cdef bytearray entries = PyByteArray_FromStringAndSize(NULL, count * INDEX_ENTRY_SIZE)
+    cdef Writer writer
+    cdef long long seconds
+    writer.at = <unsigned char*> PyByteArray_AS_STRING(entries)
+    writer.end = writer.at + len(entries)
+    for value, offset, time, before in zip(hashes, offsets, times, previous, strict=True):
+        seconds = max(<long long> time - begin, 0) / 1000
+        put_u32(&writer, <unsigned int> value)
+        put_u64(&writer, <unsigned long long> <long long> offset)
+        put_u32(&writer, <unsigned int> min(seconds, 0x7FFFFFFF))
+        put_u32(&writer, <unsigned int> before)
+    return entries

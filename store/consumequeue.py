@@ -18,6 +18,7 @@ from ..world.events import get_logger
 from .deletions import Deletion, QueueEnd
 from .errors import BadQueueName, LinkInStore
 from .names import queue_fault, queue_id_of, queue_offset_fault
+from .place import Place
 from .queue_files import OpenFiles
 from .segments import Segment, Segments
 
@@ -52,17 +53,6 @@ GAP_UNITS_PER_TURN = 1 << 20
 
 Unit = tuple[int, int, int]
 """Physical offset, record size, tags code."""
-
-
-@attrs.frozen
-class Place:
-    """Where a queue began and ended, and its files at that time."""
-
-    files: tuple[tuple[int, int], ...]
-    """Start in bytes of the queue and time of the last change in ms, of each file."""
-    max_offset: int
-    physical_end: int
-    min_offset: int
 
 
 @attrs.define(eq=False)
@@ -108,6 +98,12 @@ class ConsumeQueue:
         if not self._skip_to(queue_offset):
             return None
         return self.put(queue_offset, physical_offset, size, tags_code)
+
+    def put_units(self, units: bytearray, count: int, physical_end: int) -> None:
+        """Gather units that follow those of the queue; `physical_end` is the end of the last one's record."""
+        self._gathered += units
+        self.max_offset += count
+        self.physical_end = physical_end
 
     def _is_impossible(self, queue_offset: int, physical_offset: int) -> bool:
         """Whether no broker can have assigned this queue offset behind the existing units; logs it if so."""

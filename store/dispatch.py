@@ -22,11 +22,13 @@ from ..message.layout import DerivedParts
 from ..message.numbers import LONG_MAX, is_digits
 from ..message.properties import DELAY_MARK, KEYS_MARK, SEND_NUMBER_MARK, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
 from ..message.strings import string_hash
+from ..native import GroupRecords, group_records
 from ..world.events import get_logger
 from .commitlog import CommitLog
 from .config import SCHEDULE_TOPIC
-from .consumequeue import ConsumeQueue
+from .consumequeue import UNIT_SIZE, ConsumeQueue
 from .errors import BadQueueName
+from .index_keys import IndexEntry
 from .queue_files import NEW_FILES_PER_TURN_MAX
 
 events = get_logger(__name__)
@@ -73,7 +75,7 @@ unique key, keys, send number. A plain tuple, because one is made for every mess
 class KeyIndex(Protocol):
     """The index of keys, as the dispatcher uses it."""
 
-    def put_batch(self, entries: Sequence[tuple[str, str, str, int, int]]) -> None:
+    def put_batch(self, entries: Sequence[IndexEntry]) -> None:
         """Add entries; each is (topic, unique key, keys, physical offset, store timestamp)."""
         ...
 
@@ -172,6 +174,8 @@ class Dispatcher:
     """Called with a physical offset from which on everything that was derived is forgotten."""
     on_failure: Callable[[OSError], None] = lambda _: None
     on_success: Callable[[], None] = lambda: None
+    group_records: GroupRecords | None = group_records
+    """Gathers the units of records by queue in compiled code; None if each record is looked at in Python."""
     dirty: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
     """Queues with units not yet synced."""
     _offered: deque[tuple[int, int, list[Derivable]]] = attrs.field(factory=deque[tuple[int, int, list[Derivable]]])
@@ -375,10 +379,49 @@ class Dispatcher:
         Returns:
             The records that are new in a queue, and how many of the last ones were not derived.
         """
-        arrived: list[Derivable] = []
+        arrived, left = records, 0
+        indexed = self._gather_together(records, new_files_max)
+        if indexed is None:
+            arrived, indexed = [], []
+            left = self._gather(records, new_files_max, arrived, indexed)
+        touched = self._touched
+        for queue in list(touched):
+            queue.write()
+            del touched[queue]
+            self.dirty[queue] = None
+        if self.index is not None and indexed:
+            self.index.put_batch(indexed)
+        if len(records) > left:
+            self.last_store_timestamp = records[len(records) - left - 1][6]
+        return arrived, left
+
+    def _gather_together(self, records: list[Derivable], new_files_max: int) -> list[IndexEntry] | None:
+        """Gather the units of all records; returns what is to be indexed, or None if one of the records needs a closer look."""
+        grouped = self.group_records(records) if self.group_records is not None else None
+        if grouped is None:
+            return None
+        groups, indexed = grouped
+        queues: list[ConsumeQueue] = []
+        for topic, queue_id, first, physical_offset, _, _ in groups:
+            queue = self._queue_of(topic, queue_id, physical_offset)
+            if queue is None or queue.max_offset != first:
+                return None
+            new_files_max -= queue.segments.is_full
+            queues.append(queue)
+        if new_files_max < 0:
+            return None
+        for queue, (_, _, _, _, physical_end, units) in zip(queues, groups, strict=True):
+            self._touched[queue] = None
+            queue.put_units(units, len(units) // UNIT_SIZE, physical_end)
+        return indexed
+
+    def _gather(self, records: list[Derivable], new_files_max: int, arrived: list[Derivable], indexed: list[IndexEntry]) -> int:
+        """Gather the units of records one by one, and add to the lists those that are new and what is to be indexed.
+
+        Returns:
+            How many of the last records were left, because they need more new files.
+        """
         touched, queues = self._touched, dict[tuple[str, int], ConsumeQueue]()
-        indexed: list[tuple[str, str, str, int, int]] = []
-        left = 0
         for at, record in enumerate(records):
             (topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, sys_flag, unique_key, keys, number) = (
                 record
@@ -393,8 +436,7 @@ class Dispatcher:
                         continue
                     new_files_max -= queue.segments.is_full
                     if new_files_max < 0 and at:
-                        records, left = records[:at], len(records) - at
-                        break
+                        return len(records) - at
                     queues[key] = queue
                     touched[queue] = None
                 new = queue.put(queue_offset, physical_offset, size, tags_code)
@@ -409,15 +451,7 @@ class Dispatcher:
                 self.on_numbered(record)
             if kind != TRANSACTION_ROLLBACK and (unique_key or keys):
                 indexed.append((topic, unique_key, keys, physical_offset, timestamp))
-        for queue in list(touched):
-            queue.write()
-            del touched[queue]
-            self.dirty[queue] = None
-        if self.index is not None and indexed:
-            self.index.put_batch(indexed)
-        if records:
-            self.last_store_timestamp = records[-1][6]
-        return arrived, left
+        return 0
 
     def _queue_of(self, topic: str, queue_id: int, physical_offset: int) -> ConsumeQueue | None:
         """The queue of a record; None if it cannot have files, since a peer's record may contain anything."""

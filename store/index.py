@@ -14,6 +14,7 @@ from itertools import takewhile
 import attrs
 
 from ..message.numbers import is_digits
+from ..native import hash_keys
 from ..world.clock import Clock
 from ..world.disk import Disk
 from ..world.events import get_logger
@@ -43,6 +44,8 @@ class IndexFiles:
         self.slot_count = slot_count
         self.entry_count = entry_count
         self.files: list[IndexFile] = []
+        self.hash_keys = hash_keys
+        """Hashes keys in compiled code; None if Python does."""
         self._hashes = KeyHashes()
 
     @property
@@ -125,16 +128,19 @@ class IndexFiles:
         Raises:
             OSError: some of the entries, from one on, are not indexed. The same batch may be put again.
         """
-        batch = self._hashes.batch_of(entries, self.end_physical_offset)
-        hashes = batch.hashes()
+        if self.hash_keys is not None:
+            hashes, offsets, times = self.hash_keys(entries, self.end_physical_offset)
+        else:
+            batch = self._hashes.batch_of(entries, self.end_physical_offset)
+            hashes, offsets, times = batch.hashes(), batch.offsets, batch.times
         start, count = 0, len(hashes)
         while start < count:
             index = self._with_room()
             stop = min(count, start + index.room)
             if start == 0 and stop == count:
-                index.append(hashes, batch.offsets, batch.times)
+                index.append(hashes, offsets, times)
                 return
-            index.append(hashes[start:stop], batch.offsets[start:stop], batch.times[start:stop])
+            index.append(hashes[start:stop], offsets[start:stop], times[start:stop])
             start = stop
 
     def _with_room(self) -> IndexFile:

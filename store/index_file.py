@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from struct import Struct
 
 from ..message.fields import Field, Layout
+from ..native import pack_entries
 from ..world.disk import DiskFile
 from .index_slots import SLOT, SlotTable, big_endian
 from .recovery_mark import PartialIndex
@@ -42,6 +43,15 @@ assert _HASH_OF_ENTRY.size == ENTRY.size
 WRITTEN_AT_ONCE = 1 << 20
 """How many bytes of a file are written again in one call."""
 _SECONDS_MAX = 0x7FFFFFFF
+
+
+def packed(hashes: Sequence[int], offsets: Sequence[int], times: Sequence[int], begin: int, previous: Sequence[int]) -> bytes:
+    """The bytes of entries."""
+    seconds_of = {time: min(max(time - begin, 0) // 1000, _SECONDS_MAX) for time in set(times)}
+    return b"".join(map(ENTRY.codec.pack, hashes, offsets, [seconds_of[time] for time in times], previous))
+
+
+_pack = pack_entries or packed
 
 
 class IndexFile:
@@ -124,10 +134,9 @@ class IndexFile:
             known = None if self._created else next_entry
             table = self._slots = SlotTable(self.file, HEADER.size, slot_count, known, self._counted)
         begin = self.begin_timestamp if next_entry > 1 else times[0]
-        seconds_of = {time: min(max(time - begin, 0) // 1000, _SECONDS_MAX) for time in set(times)}
         slots = [value % slot_count for value in hashes]
         previous = table.push(slots, next_entry)
-        entries = b"".join(map(ENTRY.codec.pack, hashes, offsets, [seconds_of[time] for time in times], previous))
+        entries = _pack(hashes, offsets, times, begin, previous)
         try:
             self.file.write(entries, self.entries_at + next_entry * ENTRY.size)
         except OSError:

@@ -13,9 +13,10 @@ from typing import Any, cast
 import attrs
 
 from ..world.disk import Disk
-from .consumequeue import ConsumeQueue, Place
+from .consumequeue import ConsumeQueue
 from .json_file import JsonFile
 from .names import queue_id_of
+from .place import Place
 from .recovery_mark import RecoveryMark
 
 

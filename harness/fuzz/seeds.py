@@ -42,6 +42,7 @@ from ledgermq.store.index_slots import SLOT
 from ledgermq.store.recovery_mark import MARK, RecoveryMark
 
 from ..processes.malformed import KINDS, binary_header, frame, json_header
+from . import sends
 from .raft import RAFT_SEEDS
 from .servers import BROKER_SEEDS, NAMESRV_SEEDS
 
@@ -268,6 +269,7 @@ def seeds() -> dict[str, list[bytes]]:
         "json": list(_JSON),
         "json_key": [b'{"brokerName":"b","queueId":0,"topic":"T"}'],
         "frames": _frames(),
+        "plain_sends": sends.seeds(),
         "json_header": [json_header(310, _SEND_FIELDS, 1), b'{"code":1,"flag":0,"extFields":{"a":1,"b":true},"language":3}'],
         "binary_header": [block, binary_header(0, {}, 5), block[:13] + struct.pack(">i3si", 3, b"why", 0)],
         "fields": [orjson.dumps(_SEND_FIELDS), b'{"a":"7","b":"true","c":" 8 "}'],

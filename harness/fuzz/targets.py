@@ -63,6 +63,7 @@ from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.workers import SimWorkers
 
+from . import sends
 from .judge import Target, always
 from .raft import RAFT_TARGETS
 from .servers import broker_requests, delay_file, namesrv_requests
@@ -431,6 +432,7 @@ TARGETS = (
     Target("json_header", always(_header(Wire.JSON)), (RemoteProtocolError,)),
     Target("binary_header", always(_header(Wire.BINARY)), (RemoteProtocolError,)),
     Target("fields", always(_fields), (RemoteProtocolError,)),
+    Target("plain_sends", always(sends.compare)),
     Target("java_properties", always(_properties_text), (BadProperties,)),
     Target("broker_requests", broker_requests, (RemoteProtocolError,), bytes_factor=_JSON_BYTES_FACTOR),
     Target("namesrv_requests", namesrv_requests, (RemoteProtocolError,), bytes_base=_UNPACKING * EXPANDED_BYTES_MAX),

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledgermq import native
 from ledgermq.remoting.command import Wire
+from ledgermq.store.index_file import packed
+from ledgermq.store.index_keys import KeyHashes
 
 from .twins import send
 
@@ -109,3 +113,60 @@ def test_a_json_header_that_is_written_in_another_way_ends_a_run() -> None:
     assert scanned(plain) == scanned(b" \n" + plain.replace(b",", b" ,\t").replace(b":", b" : ") + b"\r\n") == 1
     assert scanned(plain.replace(b'"opaque":7', b'"opaque":-7')) == 1
     assert [header for header in others if scanned(header)] == []
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+ENTRIES = st.lists(
+    st.tuples(
+        st.sampled_from(["T", "Ä", "T2"]),
+        TEXT,
+        TEXT | st.sampled_from(["", " a  b "]),
+        st.integers(0, 50),
+        st.integers(0, 1 << 42),
+    )
+)
+
+
+@given(ENTRIES, st.integers(0, 50))
+def test_keys_have_the_hashes_that_python_computes(entries: list[tuple[str, str, str, int, int]], end: int) -> None:
+    """Of characters of any width, and without those of records that are indexed or out of order."""
+    assert native.hash_keys is not None
+    expected = KeyHashes().batch_of(entries, end)
+
+    assert native.hash_keys(entries, end) == (expected.hashes(), expected.offsets, expected.times)
+
+
+def test_a_key_with_the_least_hash_of_java_is_stored_as_zero() -> None:
+    """Its absolute value does not fit, and Java's stays negative there."""
+    assert native.hash_keys is not None
+    entries = [("T", "polygenelubricants", "", 0, 0), ("", "", "", 0, 0)]
+    expected = KeyHashes().batch_of(entries, 0)
+
+    assert native.hash_keys(entries, 0)[0] == expected.hashes()
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 0x7FFFFFFF)] * 2, st.integers(0, 1 << 50), st.integers(0, 1 << 62))),
+    st.integers(0, 1 << 50),
+)
+def test_index_entries_have_the_bytes_that_python_writes(entries: list[tuple[int, int, int, int]], begin: int) -> None:
+    """Their times are seconds after the file's begin, from 0 to the largest that the field can hold."""
+    assert native.pack_entries is not None
+    hashes, previous, times, offsets = ([entry[at] for entry in entries] for at in range(4))
+
+    assert native.pack_entries(hashes, offsets, times, begin, previous) == packed(hashes, offsets, times, begin, previous)
+
+
+@pytest.mark.parametrize("change", [{2: 9}, {7: 4}, {7: 8}, {7: 12}, {10: "a.1.1.1"}, {3: (1 << 63) - 5}], ids=str)
+def test_records_that_need_a_closer_look_are_not_grouped(change: dict[int, Any]) -> None:
+    """Those of transactions, numbered ones, and those whose queue offsets do not follow each other."""
+    assert native.group_records is not None
+    record: list[Any] = ["T", 0, 7, 1000, 100, -5, 1, 0, "u", "k", ""]
+    next_record = [record[0], 0, 8, 1100, *record[4:]]
+    other = [change.get(at, value) for at, value in enumerate(next_record)]
+
+    groups, indexed = native.group_records([tuple(record), tuple(next_record)]) or ([], [])
+
+    assert [(*group[:5], len(group[5])) for group in groups] == [("T", 0, 7, 1000, 1200, 40)]
+    assert indexed == [("T", "u", "k", 1000, 1), ("T", "u", "k", 1100, 1)]
+    assert native.group_records([tuple(record), tuple(other)]) is None

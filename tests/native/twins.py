@@ -146,6 +146,9 @@ async def open_twins(**settings: str) -> AsyncGenerator[Twins]:
     """Run both brokers on simulated machines."""
     async with open_virtual(settings=settings) as first, open_virtual(settings=settings) as second:
         twins = Twins(Twin(first.brokers[0], native.scan_sends), Twin(second.brokers[0], None))
+        python = twins.python.broker.store
+        assert python.index is not None
+        python.dispatcher.group_records = python.index.hash_keys = None
         for twin in (twins.compiled, twins.python):
             for topic in TOPICS:
                 twin.broker.topics.create_by_send(topic, "TBW102", QUEUES)
