@@ -13,7 +13,8 @@ from .dledger import degradations_of_groups, outages_of_groups
 from .output import fail_if_missing, number_or_text, print_rows, snake, snaked
 from .reasons import SuggestingGroup
 
-_STATE = ("version", "in_tps", "out_tps", "disk_percent", "log_end", "replication", "runtime", "ha", "waits_in_vain", "error")
+_SHOWN = ("version", "path", "in_tps", "out_tps", "disk_percent", "log_end", "replication")
+_STATE = (*_SHOWN, "runtime", "ha", "waits_in_vain", "error")
 """The columns that `status` adds to a broker; None if the broker does not report one."""
 
 
@@ -48,8 +49,7 @@ async def status(namesrv: str, as_json: bool) -> None:
     """
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         rows, nodes = await state_of(admin)
-    columns = ("broker", "id", "role", "address", "version", "in_tps", "out_tps", "disk_percent", "log_end", "replication")
-    print_rows(rows, columns, as_json=as_json)
+    print_rows(rows, ("broker", "id", "role", "address", *_SHOWN), as_json=as_json)
     fail_if_missing([*outages_of(rows, nodes), *degradations_of(rows, nodes)])
 
 
@@ -116,6 +116,7 @@ async def _ask_broker(admin: Admin, row: dict[str, Any]) -> dict[str, Any] | Non
         return None
     own_version = runtime.get("ledgermqVersion")
     row["version"] = f"ledgermq {own_version}" if own_version else runtime.get("brokerVersionDesc")
+    row["path"] = runtime.get("ledgermqPath")
     row["in_tps"] = _first_number(runtime.get("putTps"))
     row["out_tps"] = _first_number(runtime.get("getTransferredTps") or runtime.get("getTransferedTps"))
     row["disk_percent"] = round(_first_number(runtime.get("commitLogDiskRatio")) * 100, 2)

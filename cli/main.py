@@ -118,11 +118,16 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
         from ..world.version import own_version  # noqa: PLC0415 - only --version pays for it
 
         click.echo(f"ledgermq {own_version()}")
+        if context.params.get("verbose"):
+            from ..native import path_text  # noqa: PLC0415 - only --version pays for it
+
+            click.echo(f"sends and deriving: {path_text()}")
         context.exit()
 
 
 @click.group(cls=LazyGroup, context_settings=CONTEXT)
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version.")
+@click.option("--version", is_flag=True, expose_value=False, callback=_print_version, help="Show the version.")
+@click.option("-v", "verbose", is_flag=True, is_eager=True, help="With --version: also whether the compiled path runs.")
 def main(**_: Any) -> None:
     """Run and use LedgerMQ, a message broker that speaks RocketMQ's protocol."""
 

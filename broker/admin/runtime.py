@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from ...message.json import dumps
+from ...native import path_text
 from ...remoting.codes import RequestCode
 from ...remoting.command import PROTOCOL_VERSION, RemotingCommand
 from ...remoting.dispatcher import Dispatcher
@@ -90,6 +91,7 @@ class Runtime:
             "brokerVersion": str(PROTOCOL_VERSION),
             "brokerVersionDesc": VERSION_DESCRIPTION,
             "ledgermqVersion": own_version(),
+            "ledgermqPath": path_text(),
             "bootTimestamp": str(started_ms),
             "runtime": duration_text(self.clock.wall_ms() - started_ms),
         }

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from ledgermq.cli.main import main
+from ledgermq.native import path_text
 from ledgermq.world.version import own_version
 
 from .processes import Ledgermq, Run, Start, until
@@ -39,6 +40,7 @@ def test_a_pair_shows_its_roles_its_lag_and_its_last_acknowledgement(start: Star
         (1, "slave", "broker-a"),
     ]
     assert {row["version"] for row in rows.values()} == {f"ledgermq {own_version()}"}
+    assert {row["path"] for row in rows.values()} == {path_text()}
     assert {row["runtime"]["broker_version_desc"] for row in rows.values()} == {"V4_9_8"}, "what clients are told"
     assert int(rows[0]["log_end"]) == int(rows[1]["log_end"]) > 0, "the send was answered when the slave had it"
     assert re.fullmatch(r"127\.0\.0\.1:\d+ 0 bytes behind, acked \d+ ms ago", rows[0]["replication"])
@@ -47,7 +49,7 @@ def test_a_pair_shows_its_roles_its_lag_and_its_last_acknowledgement(start: Star
     assert (slave["broker_id"], slave["diff"], slave["in_sync"]) == (1, 0, True)
     assert slave["last_ack_millis"] < 10_000
     heading, *lines = runner("cluster", "status", namesrv=namesrv).stdout.splitlines()
-    assert " ".join(heading.split()) == "BROKER ID ROLE ADDRESS VERSION IN_TPS OUT_TPS DISK_PERCENT LOG_END REPLICATION"
+    assert " ".join(heading.split()) == "BROKER ID ROLE ADDRESS VERSION PATH IN_TPS OUT_TPS DISK_PERCENT LOG_END REPLICATION"
     assert [("0 bytes behind" in line, "acked" in line, "follows" in line) for line in lines] == [
         (True, True, False),
         (True, False, True),

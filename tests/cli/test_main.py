@@ -13,6 +13,7 @@ from click.shell_completion import ShellComplete
 from click.testing import Result
 
 from ledgermq.cli.main import COMMANDS, main
+from ledgermq.native import path_text
 
 Run = Callable[..., Result]
 
@@ -46,6 +47,12 @@ def test_a_server_is_imported_without_what_it_never_uses() -> None:
 def test_the_version_is_printed(runner: Run) -> None:
     """One line, exit status 0."""
     assert runner("--version").stdout.startswith("ledgermq ")
+
+
+@pytest.mark.parametrize("flags", [("--version", "-v"), ("-v", "--version")])
+def test_the_version_with_v_says_which_path_runs(runner: Run, flags: tuple[str, str]) -> None:
+    """On a second line: compiled, or Python."""
+    assert runner(*flags).stdout.splitlines()[1:] == [f"sends and deriving: {path_text()}"]
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
