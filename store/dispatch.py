@@ -382,7 +382,7 @@ class Dispatcher:
         arrived, left = records, 0
         indexed = self._gather_together(records, new_files_max)
         if indexed is None:
-            arrived, indexed = [], []
+            arrived, indexed = list[Derivable](), list[IndexEntry]()
             left = self._gather(records, new_files_max, arrived, indexed)
         touched = self._touched
         for queue in list(touched):

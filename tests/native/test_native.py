@@ -161,12 +161,12 @@ def test_index_entries_have_the_bytes_that_python_writes(entries: list[tuple[int
 def test_records_that_need_a_closer_look_are_not_grouped(change: dict[int, Any]) -> None:
     """Those of transactions, numbered ones, and those whose queue offsets do not follow each other."""
     assert native.group_records is not None
-    record: list[Any] = ["T", 0, 7, 1000, 100, -5, 1, 0, "u", "k", ""]
-    next_record = [record[0], 0, 8, 1100, *record[4:]]
-    other = [change.get(at, value) for at, value in enumerate(next_record)]
+    record: native.Derivable = ("T", 0, 7, 1000, 100, -5, 1, 0, "u", "k", "")
+    next_record: native.Derivable = ("T", 0, 8, 1100, 100, -5, 1, 0, "u", "k", "")
+    other: Any = tuple(change.get(at, value) for at, value in enumerate(next_record))
 
-    groups, indexed = native.group_records([tuple(record), tuple(next_record)]) or ([], [])
+    groups, indexed = native.group_records([record, next_record]) or ([], [])
 
     assert [(*group[:5], len(group[5])) for group in groups] == [("T", 0, 7, 1000, 1200, 40)]
     assert indexed == [("T", "u", "k", 1000, 1), ("T", "u", "k", 1100, 1)]
-    assert native.group_records([tuple(record), tuple(other)]) is None
+    assert native.group_records([record, other]) is None

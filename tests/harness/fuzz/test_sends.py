@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from harness.fuzz.sends import compare, seeds
@@ -19,21 +17,16 @@ def test_what_clients_send_is_read_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    "misread",
-    [
-        lambda data: data.replace(b"body", b"b0dy"),
-        lambda data: data.replace(b"paid", b"unpd"),
-        lambda data: data.replace(b"k1 k2", b"k1_k2"),
-        lambda data: data.replace(b'opaque":2', b'opaque":9'),
-    ],
+    ("sent", "read"),
+    [(b"body", b"b0dy"), (b"paid", b"unpd"), (b"k1 k2", b"k1_k2"), (b'opaque":2', b'opaque":9')],
     ids=["body", "tag", "keys", "opaque"],
 )
-def test_a_field_that_is_read_wrongly_is_found(misread: Callable[[bytes], bytes]) -> None:
+def test_a_field_that_is_read_wrongly_is_found(sent: bytes, read: bytes) -> None:
     """Whether it goes into the record, the index or the answer."""
 
     def scan(data: bytes) -> native.SendRun | None:
         assert native.scan_sends is not None
-        return native.scan_sends(misread(data))
+        return native.scan_sends(data.replace(sent, read))
 
     with pytest.raises(AssertionError):
         compare(seeds()[4], scan)
