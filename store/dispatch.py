@@ -419,7 +419,7 @@ class Dispatcher:
         """Gather the units of records one by one, and add to the lists those that are new and what is to be indexed.
 
         Returns:
-            How many of the last records were left, because they need more new files.
+            How many of the last records were left, because they need more new files, or a gap that takes turns is before them.
         """
         touched, queues = self._touched, dict[tuple[str, int], ConsumeQueue]()
         for at, record in enumerate(records):
@@ -443,8 +443,7 @@ class Dispatcher:
                 if new:
                     arrived.append(record)
                 elif new is None:
-                    records, left = records[:at], len(records) - at
-                    break
+                    return len(records) - at
             elif kind == TRANSACTION_ROLLBACK and topic == CONTROL_TOPIC:
                 self.on_control(physical_offset, size)
             if number:

@@ -11,6 +11,7 @@ import trio.testing
 
 from ledgermq import native
 from ledgermq.broker.broker import Broker
+from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.command import RemotingCommand, Wire, encode_frame
 from ledgermq.remoting.errors import RemoteProtocolError
@@ -151,7 +152,7 @@ async def open_twins(**settings: str) -> AsyncGenerator[Twins]:
         python.dispatcher.group_records = python.index.hash_keys = None
         for twin in (twins.compiled, twins.python):
             for topic in TOPICS:
-                twin.broker.topics.create_by_send(topic, "TBW102", QUEUES)
+                twin.broker.topics.put(TopicConfig(topic, QUEUES, QUEUES))
             # The first message of each queue makes its file, which is left to the Python path.
             twin.connect([send(b=topic, e=queue) for topic in TOPICS for queue in range(QUEUES)])
             twin.broker.store.dispatcher.on_arrival.append(twin.arrived.extend)

@@ -52,8 +52,8 @@ def run(request: pytest.FixtureRequest) -> Callable[[Main], None]:
     return run_main
 
 
-def producer_of(cluster: Embedded) -> AbstractAsyncContextManager[aio.AioProducer]:
-    opening: AbstractAsyncContextManager[aio.AioProducer] = aio.open_producer(
+def producer_of(cluster: Embedded) -> AbstractAsyncContextManager[aio.AioProducer[bytes]]:
+    opening: AbstractAsyncContextManager[aio.AioProducer[bytes]] = aio.open_producer(
         cluster.namesrv, send_timeout_seconds=PATIENCE_SECONDS
     )
     return opening
