@@ -391,7 +391,8 @@ class CheckpointKeeper:
             await self.save()
             await self.sync_readable()
             if commit_log.failure is None and not store.dispatcher.behind_bytes:
-                if (mark := RecoveryMark.decode(self.checkpoint.mark)) is not None:
+                mark, cleaner = RecoveryMark.decode(self.checkpoint.mark), store.cleaner
+                if mark is not None and not (cleaner is not None and cleaner.is_behind):
                     await store.world.workers.run(save_places, store.world.disk, root, mark, list(store.queues.table.values()))
                 store.world.disk.remove(f"{root}/abort")
         except OSError as error:

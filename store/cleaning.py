@@ -72,6 +72,8 @@ class Cleaner:
     records behind the mark determine the ends of queues, so no file with such records is removed."""
     reserve: Reserve | None = None
     """Room for what is written before files are removed from a full disk."""
+    is_behind: bool = False
+    """Whether queues or index may still begin before the log, because following it failed."""
     _manual_rounds: int = 0
     _cleaning: trio.Lock = attrs.field(factory=trio.Lock)
     """Held while files are chosen and removed: two rounds at once would choose the same files, and remove younger ones too."""
@@ -129,6 +131,8 @@ class Cleaner:
         self._manual_rounds = max(self._manual_rounds - 1, 0)
         # Files are kept that are not yet on the medium, or from which the queues are not yet derived.
         safe = min(commit_log.flushed_offset, self.store.dispatcher.dispatched_offset)
+        if self.is_behind:
+            await self.follow_log()
         oldest = commit_log.files()[: len(deletion.names)]
         removed = [segment for segment in oldest if segment.end <= safe]
         if removed and self.reserve is not None:
@@ -185,6 +189,7 @@ class Cleaner:
         Raises:
             OSError: a file could not be deleted; the next round tries again.
         """
+        self.is_behind = True
         low, table = self.store.log.min_offset, self.store.queues.table
         async for queues in in_slices(list(table.items())):
             # A checkpoint that was written since the last slice counts the files that this one removes.
@@ -195,6 +200,7 @@ class Cleaner:
         if self.store.index is not None:
             await self.before_removal(low)
             self.store.index.expire(low)
+        self.is_behind = False
 
     def _mark_disk(self, ratio: float, rules: RetentionRules, unread: Unread | None) -> None:
         writability, full = self.store.writability, disk_full(ratio, rules)

@@ -47,10 +47,8 @@ _OFFSET_AND_SIZE = struct.Struct(">qi")
 GAP_UNITS_MAX = 1 << 24
 """The largest gap of a queue that is filled, in units. A skipped segment of 1 GiB has fewer records than this. A larger gap
 means an offset that no broker has assigned; filling it would fill the disk, so the record gets no unit."""
-
 GAP_UNITS_PER_TURN = 1 << 20
 """How many units of a gap are filled in one turn of the event loop, 20 MiB."""
-
 Unit = tuple[int, int, int]
 """Physical offset, record size, tags code."""
 

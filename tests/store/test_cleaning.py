@@ -113,6 +113,34 @@ async def test_queues_begin_where_the_log_does_although_a_later_segment_could_no
         assert first[0] >= store.log.min_offset
 
 
+async def test_queues_that_could_not_follow_the_log_do_so_at_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although that one removes nothing; and a start does not believe where they began at a clean stop before it."""
+    disk = SimDisk()
+
+    def fail(_queue: ConsumeQueue, _low: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for at_once in (True, False):
+        async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+            store.put([incoming(b"x" * 1500) for _ in range(8)])
+            await _derive_flushed(store)
+            assert store.cleaner is not None
+            with monkeypatch.context() as patched:
+                patched.setattr(ConsumeQueue, "expire", fail)
+                with pytest.raises(OSError, match="Input/output"):
+                    await store.cleaner.delete_expired()
+            if at_once:
+                await store.cleaner.clean()
+                assert not store.cleaner.is_behind
+        async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+            ((topic, queue_id), queue), *_ = store.queues.table.items()
+            first = queue.unit(store.min_offset(topic, queue_id))
+            assert first is not None
+            assert first[0] >= store.log.min_offset > 0
+
+
 @pytest.mark.parametrize("seed", range(5))
 async def test_queues_end_where_they_did_when_a_power_cut_follows_the_removal_of_young_segments(
     tmp_path: Path, seed: int
