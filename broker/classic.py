@@ -64,10 +64,13 @@ class ClassicReplication(Replication[ClassicNode]):
 
         The master has lost these events. What groups have committed in them is handed back to it.
         """
-        if offset < (derived := self.store.dispatcher.dispatched_offset):
-            self.tables.in_log = False
-            for _, control in self.table_log.events_between(offset, derived) if offset else ():
+        files = self.persistence.log_offsets  # a slave that has just started has derived nothing yet
+        derived = max(self.store.dispatcher.dispatched_offset, *files.values(), 0)
+        if offset < derived:
+            self.tables.differ_from_log()
+            for _, control in self.table_log.events_between(offset, min(derived, self.store.log.max_offset)) if offset else ():
                 self.tables.keep_commits(control)
+            files.update({name: min(end, offset) for name, end in files.items()})
 
     async def start(self, nursery: trio.Nursery) -> None:
         self.node.before_cut = self._before_cut

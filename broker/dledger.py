@@ -127,6 +127,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
             OSError: a file could not be written; the call may be repeated.
         """
         self.tables.clear()
+        self.persistence.log_offsets.clear()
         if not await self.persistence.write_all():
             raise OSError(errno.EIO, "the files of the tables could not be written")
 

@@ -53,25 +53,24 @@ class CopiedTables:
     """Whether consumers may commit at a replica."""
     _asked_at: int = 0
     """What was derived when a table was last requested."""
-    _copied_end: int | None = None
-    """The copies are what the log says, once it is derived up to here; None if no log says it."""
     _deleted_topics: set[str] = attrs.field(factory=set[str])
     """Topics that the master has deleted; their queues are still in the store."""
 
     @property
     def in_log(self) -> bool:
-        if self._copied_end is not None and self.store.dispatcher.dispatched_offset >= self._copied_end:
-            self.tables.in_log, self._copied_end = True, None
-        return self.tables.in_log
+        tables = self.tables
+        if tables.copied_end is not None and self.store.dispatcher.dispatched_offset >= tables.copied_end:
+            tables.in_log, tables.copied_end = True, None
+        return tables.in_log
 
     def asking(self) -> None:
         self._asked_at = self.store.dispatcher.dispatched_offset
 
     def copied(self, end: int) -> None:
-        self._copied_end = end
+        self.tables.copied_end = end
 
     def _changed(self) -> None:
-        self.tables.in_log, self._copied_end = False, None
+        self.tables.differ_from_log()
         self.table_log.apply_again(self._asked_at)
 
     def topics_version(self) -> Mapping[str, int]:

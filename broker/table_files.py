@@ -75,14 +75,14 @@ class TableFiles:
         offsets_seconds = config.flush_consumer_offset_interval / 1000
         keep(
             OFFSETS_FILE,
-            lambda: self._in_turns(self._offsets_json),
+            lambda: self._in_turns(OFFSETS_FILE, self._offsets_json),
             self._state(lambda: offsets.changes),
             offsets_seconds,
         )
         keep(DELAYS_FILE, delay.durable_json, delay.durable_changes, config.flush_delay_offset_interval / 1000)
-        keep(LOCKS_FILE, lambda: self._in_turns(self._locks_json), self._state(lambda: locks.changes))
-        topics_file = keep(TOPICS_FILE, self._with_log_offset(topics.to_json), self._state(lambda: topics.version))
-        groups_file = keep(GROUPS_FILE, self._with_log_offset(groups.to_json), self._state(lambda: groups.version))
+        keep(LOCKS_FILE, lambda: self._in_turns(LOCKS_FILE, self._locks_json), self._state(lambda: locks.changes))
+        topics_file = keep(TOPICS_FILE, self._with_log_offset(TOPICS_FILE, topics.to_json), self._state(lambda: topics.version))
+        groups_file = keep(GROUPS_FILE, self._with_log_offset(GROUPS_FILE, groups.to_json), self._state(lambda: groups.version))
         tables.topics.on_change.append(lambda _: topics_file.wake())
         tables.groups.on_change.append(groups_file.wake)
         self._apply_log()
@@ -140,24 +140,25 @@ class TableFiles:
             entries += [orjson.dumps(group) + b":" + orjson.dumps(locks.rows_of(group)) for group, _ in groups]
         return {"followed": followed, "locks": orjson.Fragment(b"{%b}" % b",".join(entries))}
 
-    def _with_log_offset(self, to_json: Callable[[], Mapping[str, Any]]) -> Callable[[], dict[str, Any]]:
+    def _with_log_offset(self, name: str, to_json: Callable[[], Mapping[str, Any]]) -> Callable[[], dict[str, Any]]:
         """The content of a table's file: the table, and what it says about the log."""
-        return lambda: {**self._about_log(), **to_json()}
+        return lambda: {**self._about_log(name), **to_json()}
 
-    async def _in_turns(self, to_json: Callable[[], Awaitable[Mapping[str, Any]]]) -> dict[str, Any]:
+    async def _in_turns(self, name: str, to_json: Callable[[], Awaitable[Mapping[str, Any]]]) -> dict[str, Any]:
         """The same of a table that is taken in several turns of the event loop.
 
         It says no more about the log than what was true before the first turn and is true behind the last one: it contains all
         events before the smaller log offset. Later ones are applied again, whether it contains them or not.
         """
-        before, table = self._about_log(), await to_json()
-        after = self._about_log()
+        before, table = self._about_log(name), await to_json()
+        after = self._about_log(name)
         return {**{key: min(value, after[key]) for key, value in before.items()}, **table}
 
-    def _about_log(self) -> dict[str, int]:
+    def _about_log(self, name: str) -> dict[str, int]:
         """The log offset up to which a table contains all events, and what of the tables the log contains."""
         return {
-            LOG_OFFSET_KEY: self.store.dispatcher.dispatched_offset,
+            # A slave that has just started has derived less than its files contain.
+            LOG_OFFSET_KEY: max(self.store.dispatcher.dispatched_offset, self.persistence.log_offsets.get(name, 0)),
             IN_LOG_KEY: self.tables.in_log,
             STATED_FROM_KEY: self.tables.stated_from,
         }

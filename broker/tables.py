@@ -66,6 +66,8 @@ class Tables:
     master are not in the log before a master of ours has carried them over."""
     stated_from: int = 0
     """A log that begins at this physical offset, or before it, contains all that the tables contain, if they are `in_log`."""
+    copied_end: int | None = None
+    """Tables that were copied from a master are what the log says once it is derived up to here; None if no log says it."""
     leads: bool = False
     """Whether the events that are derived are this node's own."""
     resets: set[OffsetKey] = attrs.field(factory=set[OffsetKey])
@@ -182,6 +184,10 @@ class Tables:
         DELAYS_DELIVERED: _delays_delivered,
         TABLES_CARRIED: _carried,
     }
+
+    def differ_from_log(self) -> None:
+        """Note that the tables have what the log does not say: they were copied, or the log has lost what they had from it."""
+        self.in_log, self.copied_end = False, None
 
     def drop_unlogged(self) -> None:
         """Give the tables back to the log, because this node has stopped leading."""
