@@ -16,7 +16,7 @@ MODEL_STATES ?= 100000
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes, and each would compile every module.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check interop sim sim-slow check-model fuzz edge stages full bench clean
+.PHONY: demo docs test check interop sim sim-slow check-model fuzz edge stages full bench clean
 
 # Spark is published as sources, from which pip builds a package of 490 MB and unpacks it at once: compressing it would take longer
 # than all the rest. The environment has `ledgermq` already, so naming an extra of it builds nothing else.
@@ -44,6 +44,10 @@ UNCOMPRESSED := --config-settings=--build-option=--compression=stored
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	touch $@
 
+.venv/ready-for-docs: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
 demo: .venv/ready-to-run  ## a message goes round; then a job on Spark over the topic, with a table, a plot and Parquet files
 	rm -rf build/demo && mkdir -p build/demo
 	$(BIN)/python examples/demo.py build/demo/store
@@ -65,6 +69,13 @@ check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/python docs/raft.py --check
 	$(BIN)/python docs/events.py --check
 	$(BIN)/python docs/drawn.py --check
+	$(BIN)/python docs/commands.py --check
+	$(BIN)/python docs/keys.py --check
+	$(BIN)/python docs/pictures.py --check
+	$(BIN)/python docs/figures.py --check
+
+docs: .venv/ready-for-docs  ## the manual as a site in build/site; a warning is an error, and nothing is fetched
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, Maven, Go and npm
 	$(BIN)/python -m pytest tests/interop -q --numprocesses $(INTEROP_PROCESSES) --dist loadfile --durations 15
@@ -89,7 +100,7 @@ stages: .venv/ready  ## what Spark writes exactly once while it repeats stages: 
 	$(BIN)/python -m harness.processes.spark --rounds 2 --faults delete,kill --unfenced
 
 # The gates that take long, or that depend on foreign peers and on real time; before a capability counts as finished.
-full: interop sim sim-slow check-model fuzz edge stages  ## all that .ci/run leaves out, for two hours; wants Java, Maven, Go and npm
+full: docs interop sim sim-slow check-model fuzz edge stages  ## all that .ci/run leaves out, for two hours; wants Java, Maven, Go and npm
 
 bench: .venv/ready  ## every figure, briefly, against Apache RocketMQ on this machine
 	$(BIN)/python bench/all.py --quick

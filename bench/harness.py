@@ -11,18 +11,20 @@ import json
 import mmap
 import os
 import platform
+import shlex
 import shutil
 import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import attrs
 from processes import Process, ProcessFailedError, end_in_order, machine_cpu_seconds, own_cpu_seconds
 from raw_sender import RawSender
-from servers import QUEUES, TOPIC, Cluster, Side, new_store
+from servers import APACHE_VERSION, QUEUES, TOPIC, Cluster, Side, new_store
 from wire import Connection
 
 Values = Mapping[str, float]
@@ -134,6 +136,8 @@ class Report:
                 },
                 "ratios": {metric: ratios for metric in metrics if (ratios := self.ratios(metric))},
                 "notes": self.notes,
+                "command": shlex.join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+                "versions": {"ours": version("ledgermq"), "apache": APACHE_VERSION},
                 "machine": {"cores": os.cpu_count(), "load_average": os.getloadavg(), "python": python_text()},
             },
             indent=1,

@@ -323,7 +323,7 @@ KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
 """RocketMQ's keys and our field names; those of TLS are in `remoting.tls`."""
 
 
-_NOT_THERE = {
+NOT_THERE = {
     "aclEnable": "access control, so everybody could do everything",
     "authenticationEnabled": "authentication, so everybody could do everything",
     "authorizationEnabled": "authorization, so everybody could do everything",
@@ -343,7 +343,7 @@ _NOT_THERE = {
 broker does not start."""
 
 
-_ONLY = {
+ONLY = {
     "totalReplicas": ("1", "copies are counted by inSyncReplicas and minInSyncReplicas here"),
     "readOnlyCommitLogStorePaths": ("", "this broker keeps its log in one directory, and would not find what is in others"),
     "storeType": ("default", "this broker keeps consume queues in files, and would not find those in RocksDB"),
@@ -378,11 +378,11 @@ def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> B
         if field is not None:
             values[field.name] = _value_of(field, key, value.strip())
         elif key not in TLS_KEYS:
-            if key in _ONLY and value.strip() != _ONLY[key][0]:
-                raise BadConfig(key, value, f"{_ONLY[key][0] or 'empty'}: {_ONLY[key][1]}")
-            if key in _NOT_THERE and value.strip().lower() == "true":
-                raise BadConfig(key, value, f"false: this broker has no {_NOT_THERE[key]}")
-            if (meant := meant_by(key, (*_FIELDS, *TLS_KEYS, *_NOT_THERE, *_ONLY))) is not None:
+            if key in ONLY and value.strip() != ONLY[key][0]:
+                raise BadConfig(key, value, f"{ONLY[key][0] or 'empty'}: {ONLY[key][1]}")
+            if key in NOT_THERE and value.strip().lower() == "true":
+                raise BadConfig(key, value, f"false: this broker has no {NOT_THERE[key]}")
+            if (meant := meant_by(key, (*_FIELDS, *TLS_KEYS, *NOT_THERE, *ONLY))) is not None:
                 raise BadConfig(key, value, f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored")
             others[key] = value
             unknown.append(key)

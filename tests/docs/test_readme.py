@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -15,65 +14,15 @@ import pytest
 
 from ledgermq.broker.config import read_broker_conf
 
-ROOT = Path(__file__).parents[2]
+from .snippets import NAMESRV, ROOT, SECONDS_MAX, check_console, environment, shape, steps_of
+
 README = (ROOT / "README.md").read_text("utf-8")
-NAMESRV_IN_GUIDES = "127.0.0.1:9876"
-SECONDS_MAX = 120
-
-_SHAPES = (
-    (r" --namesrv \S+", ""),
-    (r"\b[0-9A-F]{32}\b", "ID"),
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", "TIME"),
-    (r"\d+\.\d+\.\d+\.\d+:\d+", "ADDRESS"),
-    (r"\d+(\.\d+)?", "N"),
-    (r" +", " "),
-)
-"""What may differ from run to run, and what stands for it."""
-
-
-def shape(text: str) -> list[str]:
-    """The lines of an output without what may differ: ids, times, addresses, numbers and widths of columns."""
-    for pattern, replacement in _SHAPES:
-        text = re.sub(pattern, replacement, text)
-    return [line.rstrip() for line in text.strip().splitlines()]
 
 
 def blocks(guide: str, language: str) -> list[str]:
     """The code blocks of one language in the guide "Five minutes: from ..."."""
     section = README.partition(f"## Five minutes: from {guide}\n")[2].partition("\n## ")[0]
     return re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-
-
-def steps_of(console: str) -> list[tuple[str, str]]:
-    """The commands of a console block, each with the output that is shown below it."""
-    parts = re.split(r"^\$ (.*)\n", console, flags=re.MULTILINE)[1:]
-    return list(zip(parts[::2], parts[1::2], strict=True))
-
-
-def environment(home: Path, namesrv: str = "") -> dict[str, str]:
-    return {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
-        "PYTHON": sys.executable,
-        "HOME": str(home),
-        "LEDGERMQ_NAMESRV": namesrv,
-    }
-
-
-def run_in_shell(command: str, home: Path, namesrv: str) -> str:
-    """What a command prints on a terminal."""
-    done = subprocess.run(
-        ["bash", "-c", f'ledgermq() {{ "$PYTHON" -m ledgermq.cli.main "$@"; }}; {command}'],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=SECONDS_MAX,
-        env=environment(home, namesrv),
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}"
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -114,21 +63,17 @@ def namesrv(home: Path) -> Generator[str]:
 
 def test_the_shell_guide_prints_what_it_says(namesrv: str, home: Path) -> None:
     """Every command of it, one after the other."""
-    steps = steps_of(blocks("the shell", "console")[1])
-
-    for command, expected in steps:
-        assert shape(run_in_shell(command, home, namesrv)) == shape(expected), command
-    assert len(steps) >= 7
+    assert check_console(blocks("the shell", "console")[1], home, namesrv) >= 7
 
 
 @pytest.mark.parametrize("guide", ["Python", "asyncio"])
 def test_the_python_guides_print_what_they_say(guide: str, namesrv: str, home: Path) -> None:
     """And nothing on standard error."""
     program, expected = blocks(guide, "python")[0], blocks(guide, "text")[0]
-    assert NAMESRV_IN_GUIDES in program
+    assert NAMESRV in program
 
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program.replace(NAMESRV_IN_GUIDES, namesrv)],
+        [sys.executable, "-W", "error", "-c", program.replace(NAMESRV, namesrv)],
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
@@ -138,24 +83,6 @@ def test_the_python_guides_print_what_they_say(guide: str, namesrv: str, home: P
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == expected
-
-
-def test_the_guide_to_tests_on_virtual_time_is_right(home: Path) -> None:
-    """A send goes on within a second of virtual time after the kill of a master."""
-    section = README.partition("## In your tests\n")[2].partition("\n## ")[0]
-    program = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[1]
-    assert "open_virtual" in program
-
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        env=environment(home),
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_sample_of_a_configuration_can_be_used_as_it_is() -> None:

@@ -1,0 +1,49 @@
+"""The pages of the manual do what they say: every block of Python and every command on them is run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import ledgermq
+from ledgermq import aio, blocking
+
+from .snippets import ROOT, blocks_of, cluster_for, run_page
+
+DOCS = ROOT / "docs"
+SPARK = "session()"
+"""A page that starts Spark is run in the session of `tests/pipeline/test_examples.py`."""
+PAGES = sorted(
+    path.relative_to(DOCS).as_posix()
+    for path in DOCS.rglob("*.md")
+    if path.name != "decisions.md"
+    and {block.language for block in blocks_of(path.read_text("utf-8"))} & {"python", "console", "properties"}
+    and SPARK not in path.read_text("utf-8")
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_does_what_it_says(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks are run one after the other, beside a fresh cluster."""
+    text = (DOCS / page).read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    with cluster_for(text) as cluster:
+        assert run_page(f"docs/{page}", text, cluster, tmp_path)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """So that whatever can be imported can be looked up."""
+    reference = "".join(path.read_text("utf-8") for path in (DOCS / "reference").glob("*.md"))
+    libraries = {"ledgermq": ledgermq, "aio": aio, "blocking": blocking}
+    names = {f"{library}.{name}" for library, module in libraries.items() for name in module.__all__}
+
+    assert {name for name in names if not re.search(rf"\b{name}\b", reference)} == set()
+
+
+def test_every_page_is_reached_by_the_menu() -> None:
+    """A page outside of it would not be found; `make docs` says the same, but is not run for each commit."""
+    menu = set(re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
+
+    assert {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} - {"decisions.md"} == menu
