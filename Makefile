@@ -76,6 +76,7 @@ check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 
 docs: .venv/ready-for-docs  ## the manual as a site in build/site; a warning is an error, and nothing is fetched
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	! grep -rlE '(src|<link[^>]+href)="https?:' build/site --include='*.html'
 
 interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, Maven, Go and npm
 	$(BIN)/python -m pytest tests/interop -q --numprocesses $(INTEROP_PROCESSES) --dist loadfile --durations 15

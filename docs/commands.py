@@ -19,7 +19,7 @@ PAGE = Path(__file__).with_name("reference") / "commands.md"
 
 _INTRODUCTION = """# Every command
 
-Made by `python docs/commands.py` from the code; do not edit.
+<!-- Made by `python docs/commands.py` from the code; do not edit. -->
 
 `ledgermq COMMAND --help` says the same on a terminal. An option that several commands have means the same in each:
 `--namesrv` (or `$LEDGERMQ_NAMESRV`) says where the name servers are, `--json` prints JSON, `--tls` and `--tls-config`

@@ -137,7 +137,10 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
         "deleteFileBatchMax": Text("The most segments that are deleted at once."),
     },
     "Master and slaves": {
-        "haListenPort": Text("Where the master takes slaves; 0 means `listenPort` + 1."),
+        "haListenPort": Text(
+            "Where the master takes slaves; 0 means `listenPort` + 1.",
+            ours="Slaves learn of another one when they register next.",
+        ),
         "haMasterAddress": Text(
             "The master of a slave, `host:port`; by default the name server says it.", ours="Kept for good."
         ),
@@ -170,13 +173,22 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
         "dLegerPeers": Text(
             "The nodes of a new group, `n0-host:port`, separated by `;`.", ours="Later the log says who is a member."
         ),
-        "dLegerSelfId": Text("Which of them this node is: a letter and a number."),
+        "dLegerSelfId": Text(
+            "Which of them this node is: a letter and a number.",
+            ours="The broker's id of a follower is that number and one more.",
+        ),
         "preferredLeaderId": Text(
             "Nodes that should lead when they can, separated by `;`.", ours="Refused with `raftDialect=java`."
         ),
-        "raftDialect": Text("`native` for nodes of ours, `java` for a group with nodes of Apache's.", ours=OURS),
+        "raftDialect": Text(
+            "`native` for nodes of ours, `java` for a group with nodes of Apache's: then a failover takes seconds, members do"
+            " not change, and `haSecret` is empty.",
+            ours=OURS,
+        ),
         "raftFlush": Text(
-            "A node acknowledges an entry when it is on its disk (`sync`), or when it is written (`async`).", ours=OURS
+            "A node acknowledges an entry when it is on its disk (`sync`), or when it is written (`async`), which a power cut"
+            " of a majority may lose.",
+            ours=OURS,
         ),
         "storePathDLedgerCommitLog": Text(
             "The directory of the ledger; by default `dledger-` and the node's id in the store.",
@@ -240,7 +252,7 @@ TLS_DEFAULTS = {
 
 _INTRODUCTION = """# Every key of the servers
 
-Made by `python docs/keys.py` from the code; do not edit.
+<!-- Made by `python docs/keys.py` from the code; do not edit. -->
 
 The keys are RocketMQ's, in its format: one `key=value` a line. *live* says that a key may change while the server runs: by
 SIGHUP after a change of the file (brokers), or by `mqadmin updateBrokerConfig` and `updateNamesrvConfig`. Each key of a
