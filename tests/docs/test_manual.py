@@ -33,6 +33,25 @@ def test_the_page_does_what_it_says(page: str, tmp_path: Path, monkeypatch: pyte
         assert run_page(f"docs/{page}", text, cluster, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param("```python\nprint('one')\n```\n```text\ntwo\n```\n", id="prints something else"),
+        pytest.param("```python\nprint('one')\n```\n", id="prints what no block shows"),
+        pytest.param("```python\none = 'one'\n```\n```text\none\n```\n", id="prints nothing"),
+        pytest.param("```python\nawait consumer.get_none()\n```\n", id="calls what is not there"),
+        pytest.param("```python\ndef test_one():\n    assert not __name__\n```\n", id="test fails"),
+        pytest.param("```console\n$ echo one\ntwo\n```\n", id="command prints something else"),
+        pytest.param("```console\n$ ledgermq no-command\n```\n", id="command fails"),
+        pytest.param("```properties\nkeyOfNobody=1\n```\n", id="key is unknown"),
+    ],
+)
+def test_a_page_that_is_wrong_is_noticed(wrong: str, tmp_path: Path) -> None:
+    """Otherwise the tests above would say nothing."""
+    with cluster_for(wrong) as cluster, pytest.raises((AssertionError, AttributeError, ExceptionGroup)):
+        run_page("wrong.md", wrong, cluster, tmp_path)
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     """So that whatever can be imported can be looked up."""
     reference = "".join(path.read_text("utf-8") for path in (DOCS / "reference").glob("*.md"))
