@@ -8,6 +8,7 @@ from typing import Any
 import griffe
 
 _PARTS = re.compile(r"\n[ ]*(Cancellation|Durability|Returns|Raises): (?=\S)")
+_ARGUMENTS = re.compile(r"\n([ ]*)Args: (\S[^\n]*)\n")
 
 
 class Docstrings(griffe.Extension):
@@ -16,7 +17,8 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change the docstring of one object as it is loaded."""
         if obj.docstring is not None:
-            obj.docstring.value = _PARTS.sub(r"\n\n**\1:** ", obj.docstring.value)
+            text = _PARTS.sub(r"\n\n**\1:** ", obj.docstring.value)
+            obj.docstring.value = _ARGUMENTS.sub(r"\n\n\1**Arguments:** \2\n\n\1Args:\n", text)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Replace the constants in all signatures, now that all modules are known."""
