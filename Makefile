@@ -71,6 +71,7 @@ check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/python docs/drawn.py --check
 	$(BIN)/python docs/commands.py --check
 	$(BIN)/python docs/keys.py --check
+	$(BIN)/python docs/variables.py --check
 	$(BIN)/python docs/pictures.py --check
 	$(BIN)/python docs/figures.py --check
 
