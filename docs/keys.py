@@ -135,6 +135,9 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
         ),
         "cleanResourceInterval": Text("How often the broker looks for what to delete.", MS),
         "deleteFileBatchMax": Text("The most segments that are deleted at once."),
+        "scrubBytesPerSecond": Text(
+            "How much of the log is read back in a second to find damaged records; 0 reads nothing.", BYTES, OURS
+        ),
     },
     "Master and slaves": {
         "haListenPort": Text(
@@ -220,6 +223,9 @@ NAMESRV: Mapping[str, Text] = {
     "deleteTopicWithBrokerRegistration": Text("A registration removes the topics that it does not have."),
     "enableAllTopicList": Text("Clients may ask for the names of all topics."),
     "enableTopicList": Text("Clients may ask for the topics of a cluster, and for those of RocketMQ's units."),
+    "metricsExporterType": Text("`PROM` serves metrics and probes over HTTP.", ours=OURS),
+    "metricsPromExporterHost": Text("The address to serve them on; empty for all.", ours=OURS),
+    "metricsPromExporterPort": Text("The port.", ours=OURS),
     "configBlackList": Text("Keys that no administrator may change through the network."),
 }
 
