@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ def test_the_page_does_what_it_says(page: str, tmp_path: Path, monkeypatch: pyte
     """Its blocks are run one after the other, beside a fresh cluster."""
     text = (DOCS / page).read_text("utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(ROOT / "examples"), *sys.path])  # readers copy from there what a page imports
     with cluster_for(text) as cluster:
         assert run_page(f"docs/{page}", text, cluster, tmp_path)
 
