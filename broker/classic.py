@@ -1,4 +1,4 @@
-"""The classic mode: a configured master and slaves that copy its log and its tables."""
+"""The classic mode: a configured master and slaves that copy its log, and derive its tables from it."""
 
 from __future__ import annotations
 

@@ -308,6 +308,26 @@ async def test_offsets_committed_at_the_slave_reach_the_master_that_returns(tmp_
             assert slave.broker.offsets.query("g", "T1", 0) == 25
 
 
+async def test_a_slave_keeps_what_was_committed_there_over_its_restart(tmp_path: Path) -> None:
+    """It is ahead of the log, so it is in the slave's file until the master is back."""
+    async with open_group(tmp_path) as group:
+        async with group.desk("m") as master, group.desk("s", **SLAVE) as slave:
+            master.broker.table_log.put_topics(TopicConfig("T1"))
+            for _ in range(30):
+                master.put("T1")
+            await until(lambda: slave.broker.store.max_offset("T1", 0) == 30)
+        async with group.desk("s", **SLAVE) as slave:
+            slave.broker.offsets.commit("g", "T1", 0, 25)
+
+        async with group.desk("m") as master, group.desk("s", **SLAVE) as slave:
+            assert slave.broker.offsets.query("g", "T1", 0) == 25
+            await until(lambda: slave.broker.tables.in_log and joined(master))
+            sync = slave.broker.replication.sync
+            assert sync is not None
+            await sync.round(Address.parse(master.broker.address))
+            assert master.broker.offsets.query("g", "T1", 0) == 25
+
+
 async def test_a_master_s_address_given_by_hand_is_kept(tmp_path: Path) -> None:
     """Whatever name servers say of its HA port; what is asked of its other port they still decide."""
     async with open_group(tmp_path) as group, group.desk("m") as master:
