@@ -37,7 +37,7 @@ from .hosted import (
     put_back,
 )
 from .push_consumer import QueueProgress, message_failed
-from .received import ReceivedMessage, RecordView
+from .received import ReceivedMessage, RecordView, retry_unfinished
 from .sending import SendResult
 from .statistics import ProducerStatistics
 from .stopping import STOP_SECONDS, signals_call
@@ -285,8 +285,7 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
                     handler(message)
                 except Exception as error:  # noqa: BLE001 - handlers are the application's
                     message_failed(message, error)
-                    if message.in_hand:  # otherwise the handler has acknowledged or retried it itself
-                        message.retry()
+                    self.host.run(retry_unfinished, message.received)
                 else:
                     self.host.soon(message.received.settle)
 

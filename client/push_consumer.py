@@ -39,7 +39,7 @@ from .membership import Membership
 from .peer_requests import PeerRequests
 from .queue_calls import check_subscription, max_offset
 from .queue_keeping import COMMIT_SECONDS, QueueKeeper
-from .received import ReceivedMessage, RecordView, give_back_unfinished
+from .received import ReceivedMessage, RecordView, give_back_unfinished, retry_unfinished
 from .seeking import Seeks
 from .session import CALL_SECONDS, Session
 from .statistics import ConsumerStatistics
@@ -175,9 +175,8 @@ class Consumer(Seeks, Generic[Body]):
                         await handled
                 except Exception as error:  # noqa: BLE001 - handlers are the application's
                     message_failed(message, error)
-                    if message.in_hand:  # otherwise the handler has acknowledged or retried it itself
-                        with suppress(Closed):
-                            await message.retry()
+                    with suppress(Closed):
+                        await retry_unfinished(message)
                 except BaseException:
                     message.give_back()  # the handler was cancelled
                     raise

@@ -340,6 +340,12 @@ def split_records(origin: Origin, buffer: bytes) -> list[ReceivedMessage]:
     return messages
 
 
+async def retry_unfinished(message: ReceivedMessage[Any]) -> None:
+    """Ask for a message again, unless it was acknowledged or retried already; in the client's thread, where that is known."""
+    if message.in_hand:
+        await message.retry()
+
+
 def give_back_unfinished(messages: Iterable[ReceivedMessage[Any]], *, ordered: bool) -> None:
     """Give back the messages that are still in hand.
 

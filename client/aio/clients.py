@@ -35,7 +35,7 @@ from ..errors import ClientError, Closed, InvalidArgument, Stopped
 from ..health import CLOSED, Health
 from ..hosted import MESSAGES_PER_TAKE, Client, Hosted, HostedConsumer, HostedIteration, HostedMessage, put_back
 from ..push_consumer import MESSAGES_PER_GET, message_failed
-from ..received import ReceivedMessage, RecordView
+from ..received import ReceivedMessage, RecordView, retry_unfinished
 from ..sending import SendResult
 from ..statistics import ProducerStatistics
 from ..stopping import STOP_SECONDS, signals_call
@@ -308,9 +308,8 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
                         self.host.soon(message.received.give_back)
                     raise
                 message_failed(message, error)
-                if message.in_hand:  # otherwise the handler has acknowledged or retried it itself
-                    with suppress(Closed):
-                        await message.retry()
+                with suppress(Closed):
+                    await self.host.run(retry_unfinished, message.received)
             else:
                 with suppress(Closed):
                     self.host.soon(message.received.settle)

@@ -347,6 +347,25 @@ print(producer.send(Message("u", b"")).status.name)
     assert lag(cluster, "g") == 0
 
 
+def test_a_handler_may_fail_after_it_has_acknowledged(cluster: Embedded) -> None:
+    """Its message does not come again, also if the client's thread is too busy to note at once that it is done."""
+    fill(cluster, 3)
+    left = 3
+    with blocking.open_consumer(cluster.namesrv, "g", "t", consume_from=FIRST) as consumer:
+
+        def handle(message: BlockingMessage) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                consumer.stop()
+            consumer.host.soon(lambda: time.sleep(0.2))
+            message.ack()
+            raise ValueError("scripted")
+
+        consumer.run(handle)
+        assert (consumer.statistics().acknowledged, consumer.statistics().failed) == (3, 0)
+
+
 @pytest.mark.parametrize("ending", ["handlers end", "time limit", "second signal"])
 def test_a_signal_ends_a_service(cluster: Embedded, ending: str) -> None:
     """Handlers finish what they have; those that take too long are not waited for, and their messages come again."""

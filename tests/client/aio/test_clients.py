@@ -278,6 +278,32 @@ def test_a_handler_fails_alone(cluster: Embedded, topic: str, run: Callable[[Mai
     run(main)
 
 
+def test_a_handler_may_fail_after_it_has_acknowledged(cluster: Embedded, topic: str, run: Callable[[Main], None]) -> None:
+    """Its message does not come again, also if the client's thread is too busy to note at once that it is done."""
+
+    async def main() -> None:
+        async with (
+            producer_of(cluster) as producer,
+            aio.open_consumer(cluster.namesrv, topic, topic, consume_from=FIRST) as consumer,
+        ):
+            await producer.send_many([Message(topic, b"%d" % number) for number in range(3)])
+            left = 3
+
+            async def handle(message: aio.AioMessage) -> None:
+                nonlocal left
+                left -= 1
+                if not left:
+                    consumer.stop()
+                consumer.host.soon(lambda: time.sleep(0.2))
+                await message.ack()
+                raise ValueError("scripted")
+
+            await consumer.process(handle)
+            assert (consumer.statistics().acknowledged, consumer.statistics().failed) == (3, 0)
+
+    run(main)
+
+
 @pytest.mark.parametrize("ending", ["handlers end", "time limit", "second signal", "cancelled"])
 def test_a_signal_ends_a_service(cluster: Embedded, topic: str, run: Callable[[Main], None], ending: str) -> None:
     """Handlers finish what they have, unless they take too long; what the program does at signals otherwise is as before."""
