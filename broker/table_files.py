@@ -96,7 +96,7 @@ class TableFiles:
         not_in_log = persistence.not_in_log & {TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE}
         tables.in_log = not (not_in_log or is_ahead or is_older)
         tables.stated_from = stated if (stated := persistence.stated_from) <= dispatched else 0
-        if not not_in_log:
+        if offsets.keys() - persistence.foreign or not not_in_log:  # RocketMQ writes no events, nor some of these files
             offsets.update(dict.fromkeys(persistence.missing & LOG_DERIVED, store.log.min_offset))
 
     def _apply_log(self) -> None:

@@ -433,7 +433,12 @@ class TableLog:
 
     def _append_carried(self, begin: int) -> None:
         topics = [name for name in {**self.tables.topics.topics, **self._topics} if self.topic(name) is not None]
-        groups = [name for name in {**self.tables.groups.groups, **self._groups} if self.group(name) is not None]
+        table = self.tables.groups
+        groups = [
+            name  # a group may have forbidden bits and no settings
+            for name in {**table.groups, **self._groups, **table.forbidden, **self._forbidden}
+            if self.group(name) is not None or self._forbidden_of(name)
+        ]
         if len(topics) + len(groups) > CARRIED_NAMES_MAX:
             topics = groups = []
         try:

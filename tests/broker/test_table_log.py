@@ -233,3 +233,25 @@ def test_an_entry_that_fits_no_record_stops_no_other_change() -> None:
         assert new.broker.groups.get("large") is None
 
     scenario(story)
+
+
+def test_a_statement_keeps_what_is_forbidden_to_a_group_without_settings() -> None:
+    """What a statement does not name is removed; a group may be there with nothing but topics that it must not read."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        assert leader.broker is not None
+        tables = leader.broker.table_log
+        tables.set_forbidden("barred", "T", forbidden=True)
+        await check_nodes_agree(group)
+        for node in group.nodes:
+            assert node.broker is not None
+            node.broker.tables.differ_from_log()  # as after tables were copied
+        await tables.state(leader.broker.store.log.max_offset)
+        await check_nodes_agree(group)
+        for node in group.nodes:
+            assert node.broker is not None
+            assert node.broker.groups.get("barred") is None
+            assert node.broker.groups.is_forbidden("barred", "T"), node.machine.host
+
+    scenario(story)
