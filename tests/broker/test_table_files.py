@@ -11,10 +11,10 @@ import trio
 from harness.simulate.scene import Node
 from ledgermq.broker.errors import BadTable
 from ledgermq.broker.groups import GroupConfig
-from ledgermq.broker.persistence import LOG_OFFSET_KEY
+from ledgermq.broker.persistence import IN_LOG_KEY, LOG_OFFSET_KEY
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.client.producer import open_producer
-from ledgermq.message.json import loads
+from ledgermq.message.json import dumps, loads
 from ledgermq.store.json_file import JsonFile
 from ledgermq.testing.history import End
 
@@ -127,6 +127,25 @@ async def test_topics_of_a_killed_broker_can_be_read(tmp_path: Path) -> None:
 
     async with open_desk(tmp_path) as desk:
         assert [message.body for message in desk.peer().pulled("T1", queueId=2)] == [b"kept"]
+
+
+async def test_a_missing_table_is_read_from_the_log_although_another_table_was_copied(tmp_path: Path) -> None:
+    """The log says what was in the lost file, whatever it does not say about the one that is there."""
+    async with open_desk(tmp_path) as desk:
+        desk.broker.table_log.put_topics(TopicConfig("T1", 3, 3))
+        desk.broker.table_log.put_groups(GroupConfig("g", retry_max_times=2))
+        await desk.settled()
+    config = tmp_path / "config"
+    for lost in config.glob("subscriptionGroup.json*"):
+        lost.unlink()
+    topics = loads((config / "topics.json").read_bytes())
+    assert isinstance(topics, dict)
+    (config / "topics.json").write_bytes(dumps({**topics, IN_LOG_KEY: False}))
+
+    async with open_desk(tmp_path) as desk:
+        group = desk.broker.groups.get("g")
+        assert group is not None
+        assert group.retry_max_times == 2
 
 
 @pytest.mark.parametrize("content", [b"", bytes(100), b"{"], ids=["empty", "zeros", "cut off"])
