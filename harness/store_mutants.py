@@ -325,7 +325,7 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         found_by("ha/classic/test_acks.py"),
     ),
     ("take any value of a setting", BrokerConfig, "__attrs_post_init__", _find_no_fault, found_by("broker/test_config.py")),
-    ("ignore keys that promise safety", broker_config, "_ONLY", lambda _: {}, found_by("broker/test_config.py")),
+    ("ignore keys that promise safety", broker_config, "ONLY", lambda _: {}, found_by("broker/test_config.py")),
     ("open queues that only RocketMQ reads", opening, "FOREIGN_QUEUES", lambda _: (), found_by("store/test_opening.py")),
     (
         "index a whole file again",

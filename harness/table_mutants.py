@@ -15,24 +15,24 @@ from .simulate.cluster import simulate_cluster
 
 
 def _apply_the_last_event_again(original: Any) -> Callable[..., None]:
-    last: dict[int, Any] = {}
+    last: dict[int, tuple[Any, Any]] = {}  # the tables, too, so that no others get their id
 
     def apply(self: Any, control: Any, now: float, *lacks: Any) -> None:
         original(self, control, now, *lacks)
         if id(self) in last:
-            original(self, last[id(self)], now, *lacks)
-        last[id(self)] = control
+            original(self, last[id(self)][1], now, *lacks)
+        last[id(self)] = self, control
 
     return apply
 
 
 def _apply_one_event_late(original: Any) -> Callable[..., None]:
-    held: dict[int, Any] = {}
+    held: dict[int, tuple[Any, Any]] = {}  # the tables, too, so that no others get their id
 
     def apply(self: Any, control: Any, now: float, *lacks: Any) -> None:
-        late, held[id(self)] = held.get(id(self)), control
+        late, held[id(self)] = held.get(id(self)), (self, control)
         if late is not None:
-            original(self, late, now, *lacks)
+            original(self, late[1], now, *lacks)
 
     return apply
 

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .errors import NoSpark
-from .python import python_for_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +29,7 @@ def register(spark: SparkSession) -> None:
         NoSpark: the extra `spark` is not installed.
     """
     check_installed()
+    from .python import python_for_workers
     from .source import LedgermqDataSource
 
     context: Any = getattr(spark, "sparkContext", None)  # a session of Spark Connect has none

@@ -50,6 +50,7 @@ _SHAPES = (
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", "TIME"),
     (r"\d+\.\d+\.\d+\.\d+:\d+", "ADDRESS"),
     (r"\d+(\.\d+)?", "N"),
+    (r"\bPython\b(?= +N)", "compiled"),  # where no compiler was at hand
     (r" +", " "),
 )
 """What may differ from run to run, and what stands for it."""
