@@ -56,6 +56,11 @@ async def test_files_expire_on_a_disk_without_a_free_byte(tmp_path: Path) -> Non
             store.put([incoming(b"x" * 1500)])
         await _derive_flushed(store)
         assert store.cleaner is not None
+        reserve = store.cleaner.reserve
+        assert reserve is not None
+        with trio.fail_after(60):  # another task writes it when the store has started
+            while not disk.exists(reserve.path) or disk.size(reserve.path) < reserve.size:  # noqa: ASYNC110 - a file has no event
+                await trio.sleep(0.001)
         disk.faults.capacity = disk.allocated_bytes()
 
         await store.cleaner.delete_expired()
