@@ -151,7 +151,8 @@ async def exposition(constant: Mapping[str, str], families: Iterable[Family | Hi
         if isinstance(family, Histograms):
             yield _formatted(_histogram_metric(family, names, values), headed=True)
             continue
-        rows = family.rows()  # a copy, because the tables change between two parts
+        rows = family.rows()  # a copy, because the tables change between two parts; of long ones it fills a turn by itself
+        await trio.lowlevel.checkpoint()
         left_out += max(0, len(rows) - SERIES_MAX)
         first = True
         async for part in in_slices(rows[:SERIES_MAX], SLICE_SERIES):
