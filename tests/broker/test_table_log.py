@@ -23,17 +23,7 @@ from ledgermq.testing.history import End
 from ledgermq.world.network import Address
 
 from .test_dledger import Group, check_nodes_agree, scenario, take
-
-CREATE_TOPIC = {
-    "topic": "Late",
-    "defaultTopic": "TBW102",
-    "readQueueNums": "3",
-    "writeQueueNums": "3",
-    "perm": "6",
-    "topicFilterType": "SINGLE_TAG",
-    "topicSysFlag": "0",
-    "order": "false",
-}
+from .test_dledger_requests import TOPIC
 
 
 async def ask(group: Group, node: Node, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
@@ -45,7 +35,7 @@ async def ask(group: Group, node: Node, code: RequestCode, ext: dict[str, str], 
 @pytest.mark.parametrize(
     ("code", "ext", "body"),
     [
-        (RequestCode.UPDATE_AND_CREATE_TOPIC, CREATE_TOPIC, b""),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC, b""),
         (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"late"}'),
         (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, b""),
         (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "true"}, b""),
@@ -89,7 +79,7 @@ def test_a_leader_that_hands_over_does_not_confirm_what_is_not_in_the_log() -> N
         replica = master.broker.replication.node.replica
         target = next(peer for peer in replica.core.configuration.voters if peer != replica.settings.self_id)
         replica.transfer(target)
-        created = await ask(group, master, RequestCode.UPDATE_AND_CREATE_TOPIC, CREATE_TOPIC)
+        created = await ask(group, master, RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
         grouped = await ask(group, master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"late"}')
         group.fabric.heal()
         assert (created.code, grouped.code) == (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_ERROR)
@@ -221,7 +211,7 @@ def test_an_entry_that_fits_no_record_stops_no_other_change() -> None:
         assert leader.broker is not None
         large = GroupConfig("large", others={"attributes": {"why": "x" * 70_000}})
         leader.broker.table_log._propose_entries({}, {"large": large, "small": GroupConfig("small")}, groups_event)  # pyright: ignore[reportPrivateUsage]
-        answer = await ask(group, leader, RequestCode.UPDATE_AND_CREATE_TOPIC, CREATE_TOPIC)
+        answer = await ask(group, leader, RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         await leader.process.end(End.POWER)
 

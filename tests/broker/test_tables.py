@@ -27,20 +27,7 @@ from ledgermq.world.network import Address
 
 from ..ha.dledger.test_node import hand_over
 from .test_dledger import Group, scenario
-
-SEND = {
-    "producerGroup": "p",
-    "defaultTopic": "TBW102",
-    "defaultTopicQueueNums": "4",
-    "queueId": "0",
-    "sysFlag": "0",
-    "bornTimestamp": "1",
-    "flag": "0",
-    "properties": "",
-    "reconsumeTimes": "0",
-    "unitMode": "false",
-    "batch": "false",
-}
+from .test_dledger_requests import SENT
 
 
 def up(node: Node) -> Broker:
@@ -247,7 +234,7 @@ def test_a_change_that_the_log_refused_exists_on_no_node_when_the_leader_is_elec
         group.fabric.part([leader.machine.host], hosts)
         target = next(peer for peer in replica.core.configuration.voters if peer != replica.settings.self_id)
         replica.transfer(target)
-        await ask(group, leader, RequestCode.SEND_MESSAGE, {**SEND, "topic": "Phantom"}, b"x")
+        await ask(group, leader, RequestCode.SEND_MESSAGE, {**SENT, "topic": "Phantom"}, b"x")
         await use_group(group, leader, "phantom")
         for node in group.nodes:
             if node is not leader:
