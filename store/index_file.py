@@ -76,6 +76,7 @@ class IndexFile:
         self.end_physical_offset: int = fields["end_physical_offset"]
         self.slots_in_use: int = fields["slots_in_use"]
         self.next_entry: int = fields["next_entry"] or 1
+        self._end_before_uncounted()
         self.synced_entry = 0
         """The value of `next_entry` when the file was last synced."""
         self._created = created
@@ -84,6 +85,17 @@ class IndexFile:
         self._flushed_entry = self.next_entry
         self.sync_failed = False
         """Whether a sync has failed. A later one would prove nothing, so after a power cut the file does not count."""
+
+    def _end_before_uncounted(self) -> None:
+        """End at the record of the first entry that was written but does not count, so that this record is indexed again.
+
+        A write of the header that failed may have stored where the file ends, but not how many entries it has.
+        """
+        if self.sound and self.room:
+            at = self.entries_at + self.next_entry * ENTRY.size
+            _, offset, _, _ = ENTRY.codec.unpack_from(self.view, at)
+            if any(self.view[at : at + ENTRY.size]):
+                self.end_physical_offset = min(self.end_physical_offset, max(offset, 0))
 
     @property
     def sound(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ledgermq.store.index_file import ENTRY, HEADER, IndexFile
 from ledgermq.store.index_slots import SLOT
 from ledgermq.store.recovery_mark import PartialIndex
@@ -50,3 +52,27 @@ def test_a_file_is_at_a_part_only_if_that_part_ends_with_the_record_that_it_name
     assert not file.is_at(PartialIndex(1, 5, 300, 400))
     assert not file.is_at(PartialIndex(1, 1, 300, 400))
     file.close()
+
+
+@pytest.mark.parametrize("counted", [0, 3])
+def test_records_are_found_although_a_write_of_the_header_failed_after_any_byte(tmp_path: Path, counted: int) -> None:
+    """The process dies before another write succeeds, so its successor indexes again what the file lacks."""
+    records = [(1, 0, 1000), (2, 0x1FF, 2000), (1, 0x2FE, 3000), (1, 0x2FF, 4000), (2, 0x300, 70_000), (1, 0x10000, 80_000)]
+    file = _file(tmp_path)
+    headers = list[bytes]()
+    for part in (records[:counted], records[counted:]):
+        if part:
+            file.append(*map(list, zip(*part, strict=True)))
+        file.flush()
+        headers.append(bytes(file.view[: HEADER.size]))
+    content = bytes(file.view[HEADER.size :])
+    file.close()
+
+    for written in range(HEADER.size + 1):
+        (tmp_path / "1").write_bytes(headers[1][:written] + headers[0][written:] + content)
+        file = IndexFile("1", RealDisk().open(str(tmp_path / "1")), SLOTS, ENTRIES)
+        again = [record for record in records if record[1] >= file.end_physical_offset]
+        file.append(*map(list, zip(*again, strict=True)))
+        assert set(_offsets(file, 1)) == {0, 0x2FE, 0x2FF, 0x10000}
+        assert set(_offsets(file, 2)) == {0x1FF, 0x300}
+        file.close()

@@ -27,6 +27,7 @@ ONCE_FAILED = {
     41: "a power cut between cutting a file short and making it long again left it with the wrong size",
     53: "a killed process's unsynced bytes were called flushed, and a power cut later the log called damaged",
     56: "a new index file was to have the name of one that had been left alone",
+    240: "a header of the index of which a failed write had stored a part hid records from it after a kill",
     3612: "a power cut brought back the filler of a refused batch, and with it a gap in a queue",
     30437: "a power cut took the abort file with it, and the next start believed in a clean stop",
     20044: "the recovery mark was looked up among units that were still in memory",
