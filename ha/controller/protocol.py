@@ -48,6 +48,8 @@ Address = Annotated[str, msgspec.Meta(min_length=3, max_length=ADDRESS_CHARACTER
 BrokerId = Annotated[int, msgspec.Meta(ge=0, le=LONG_MAX)]
 """What the controller gives out, from 1 on; Apache's brokers use 0 for what has none yet."""
 Epoch = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
+LogEpoch = Annotated[int, msgspec.Meta(ge=-1, le=INT_MAX)]
+"""The last epoch of a commit log; -1 if it has none."""
 LogOffset = Annotated[int, msgspec.Meta(ge=-1, le=LONG_MAX)]
 """A physical offset of a commit log; -1 if the broker does not know it."""
 Priority = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
@@ -291,7 +293,7 @@ class BrokerHeartbeat(Header, frozen=True):
     broker_name: Name
     broker_addr: Address
     broker_id: BrokerId | None = None
-    epoch: Epoch | None = None
+    epoch: LogEpoch | None = None
     max_offset: LogOffset | None = None
     confirm_offset: LogOffset | None = None
     heartbeat_timeout_mills: Annotated[int, msgspec.Meta(ge=1, le=HEARTBEAT_TIMEOUT_MILLIS_MAX)] | None = None
