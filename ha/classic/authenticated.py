@@ -249,7 +249,7 @@ class AuthenticatedMaster:
                 f"the slave needs offset {self.next_offset}, the log now begins at {self.log.min_offset}; the slave is "
                 "filled from the beginning when it connects again"
             )
-        epoch_end = next((entry.start for entry in self.epochs if entry.start > self.next_offset), None)
+        epoch_end = self.epochs.next_start(self.next_offset)
         size = self._batch
         if self.log.max_offset - self.next_offset > size:
             # Frames end at multiples of their size, and so at borders of pages, because a slave writes whole pages faster.

@@ -28,7 +28,7 @@ from .protocol import (
 )
 
 TAG_AS_OFFSET: int = struct.unpack(">q", TAG)[0]
-_ECHO = BARE_HEADER.pack(offset=TAG_AS_OFFSET, size=0)
+ECHO = BARE_HEADER.pack(offset=TAG_AS_OFFSET, size=0)
 """A heartbeat at the offset that a peer of our dialect seemed to report, by which that peer recognises a bare master."""
 
 
@@ -69,7 +69,7 @@ class BareMaster:
             return [], b""
         offset = BARE_REPORT.unpack(held, whole - BARE_REPORT.size)["offset"]
         if held[:8] == TAG:
-            self._farewell = _ECHO
+            self._farewell = ECHO
             raise WrongDialect("ledgermq")
         if offset < 0:
             raise HaProtocolError(f"a report of offset {offset}")
@@ -137,6 +137,9 @@ class BareSlave:
     opened_at: float
     joined: bool = False
     wanted: int = 0
+    confirmed: int = attrs.field(default=0, init=False)
+    master_end: int | None = attrs.field(default=None, init=False)
+    readable: int | None = attrs.field(default=None, init=False)
     _end: int = attrs.field(init=False)
     """The end of the log once all facts so far are carried out."""
     _inbox: Pieces = attrs.field(factory=Pieces)
@@ -190,18 +193,7 @@ class BareSlave:
                 f"the master sends from offset {offset}, this log ends at {self._end}: the bare protocol cannot repair that; "
                 "move this slave's store away and let it begin empty, or set haProtocol = ledgermq on both nodes"
             )
-        segment_size = self.limits.segment_size
-        if offset % segment_size + size > segment_size:
-            raise HaRefused(
-                f"{size} bytes at offset {offset} cross a segment border here: set mappedFileSizeCommitLog "
-                f"(here {segment_size}) to the master's value, with an empty store"
-            )
-        if self._end == 0 and offset % segment_size:
-            # A slave with an empty log is filled from the beginning of one of the master's segments.
-            raise HaRefused(
-                f"the master's segment begins at offset {offset}, where none begins here: set mappedFileSizeCommitLog "
-                f"(here {segment_size}) to the master's value"
-            )
+        self.limits.check_borders(offset, size, empty=self._end == 0)
 
     def report(self, now: float) -> bytes:
         self._last_report = now

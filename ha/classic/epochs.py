@@ -3,7 +3,8 @@
 An epoch begins each time a node becomes master, at the end of its log. Two logs hold the same bytes up to some point inside
 the newest epoch that both have with the same number, start and writer (RocketMQ AutoSwitch, consistent point; the writer is our
 addition and distinguishes two masters that began at the same offset, also when both are one node, first with its store and
-later with an older copy of it). Invariant: numbers ascend, starts never descend.
+later with an older copy of it). RocketMQ's brokers send no writer, so their epochs match by number and start alone.
+Invariant: numbers ascend, starts never descend.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from ..errors import CorruptEpochs
 EPOCHS_MAX = 1000
 """How many epochs are kept and sent; a node that missed more changes of master is filled from the beginning."""
 
+UNKNOWN_WRITER = bytes(16)
+"""The writer of an epoch that was received from one of RocketMQ's brokers."""
+
 
 @attrs.frozen
 class Epoch:
@@ -29,6 +33,11 @@ class Epoch:
     """16 random bytes that the master chose when the epoch began; older versions wrote the identity of their node."""
     replicas: int
     """How many copies, including the master's, a put of this epoch waited for; 1 is the master's alone."""
+
+    def is_same(self, other: Epoch) -> bool:
+        """Whether both are one epoch; an unknown writer is taken for any."""
+        writers = {self.writer, other.writer} - {UNKNOWN_WRITER}
+        return (self.number, self.start) == (other.number, other.start) and len(writers) <= 1
 
 
 @attrs.frozen
@@ -69,9 +78,20 @@ class EpochList:
         number = max((self.last.number if self.last else 0), entries[-1].number if entries else 0) + 1
         return EpochList((*entries, Epoch(number, log_end, writer, replicas))[-EPOCHS_MAX:])
 
+    def with_writers_of(self, other: EpochList) -> EpochList:
+        """The same list, with the epochs that `other` has too taken from there, because it may know their writers."""
+        others = {entry.number: entry for entry in other}
+        return EpochList(
+            tuple(twin if (twin := others.get(entry.number)) and twin.is_same(entry) else entry for entry in self.entries)
+        )
+
     def at(self, offset: int) -> Epoch | None:
         """The epoch of the byte at `offset`."""
         return next((entry for entry in reversed(self.entries) if entry.start <= offset), None)
+
+    def next_start(self, offset: int) -> int | None:
+        """The start of the first epoch that begins behind `offset`; None if there is none."""
+        return next((entry.start for entry in self.entries if entry.start > offset), None)
 
     def never_had(self, epoch: Epoch) -> bool:
         """Whether the log of this list certainly never had `epoch`: another epoch has its number, or none has reached it.
@@ -82,7 +102,7 @@ class EpochList:
         twin = next((entry for entry in self.entries if entry.number == epoch.number), None)
         if twin is None:
             return not self.entries or self.entries[-1].number < epoch.number
-        return (twin.start, twin.writer) != (epoch.start, epoch.writer)
+        return not twin.is_same(epoch)
 
     def end_of(self, epoch: Epoch, log_end: int) -> int:
         """Where `epoch` ends: the start of the next one, or the end of the log."""
@@ -104,6 +124,6 @@ def common_point(own: EpochList, own_end: int, other: EpochList, other_end: int)
     others = {entry.number: entry for entry in other}
     for entry in reversed(own.entries):
         twin = others.get(entry.number)
-        if twin is not None and (twin.start, twin.writer) == (entry.start, entry.writer):
+        if twin is not None and twin.is_same(entry):
             return min(own.end_of(entry, own_end), other.end_of(twin, other_end))
     return None

@@ -1,8 +1,10 @@
-"""The bytes of the HA port in both dialects.
+"""The bytes of the HA port in all dialects.
 
 Bare (RocketMQ HAConnection, HAClient): reports of 8 bytes one way, headers of 12 bytes and log bytes the other way, without
-greeting and checksums. Authenticated (ours): a greeting that no bare peer can send or misread, a handshake of enveloped parts,
-then reports and data frames with checksums. `TAG` as a bare offset is negative, so no bare master acknowledges a put for it.
+greeting and checksums. AutoSwitch (RocketMQ AutoSwitchHAConnection, AutoSwitchHAClient): every frame begins with its state, and
+a handshake exchanges epochs; no checksums either. Authenticated (ours): a greeting that no other peer can send or misread, a
+handshake of enveloped parts, then reports and data frames with checksums. `TAG` as a bare offset is negative, so no bare master
+acknowledges a put for it, and as a state it is none of RocketMQ's.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import attrs
 from ...message.checksum import crc32
 from ...message.fields import Field, Layout
 from ..envelopes import MAC_SIZE
-from ..errors import HaProtocolError
-from .epochs import EPOCHS_MAX, Epoch, EpochList
+from ..errors import CorruptEpochs, HaProtocolError
+from .epochs import EPOCHS_MAX, UNKNOWN_WRITER, Epoch, EpochList
 
 # --- bare dialect ---
 
@@ -32,6 +34,55 @@ BARE_HEADER = Layout(
 )
 assert BARE_REPORT.size == 8
 assert BARE_HEADER.size == 12
+
+# --- AutoSwitch dialect ---
+
+STATE_HANDSHAKE, STATE_TRANSFER = 1, 2
+"""The states of RocketMQ's HAConnectionState in which frames are sent."""
+
+AUTO_HANDSHAKE = Layout(
+    "AutoSwitch handshake, slave to master",
+    (
+        Field("state", "i", "1"),
+        Field("from_last", "h", "1 = an empty log is to be filled from the master's last segment, not its first"),
+        Field("learner", "h", "1 = the slave never joins the SyncStateSet"),
+        Field("broker_id", "q", "the id that the controller has given to the slave"),
+    ),
+)
+AUTO_WELCOME = Layout(
+    "AutoSwitch handshake, master to slave; then epochs",
+    (
+        Field("state", "i", "1"),
+        Field("size", "i", "bytes of the epochs that follow"),
+        Field("max_offset", "q", "end of the master's log"),
+        Field("last_epoch", "i", "number of the last epoch"),
+    ),
+)
+AUTO_EPOCH = Layout(
+    "one epoch of an AutoSwitch handshake",
+    (Field("number", "i", "ascends along the log"), Field("start", "q", "physical offset of its first byte")),
+)
+AUTO_REPORT = Layout(
+    "AutoSwitch report, slave to master",
+    (Field("state", "i", "2"), Field("offset", "q", "end of the slave's log; 0 = it is empty")),
+)
+AUTO_DATA = Layout(
+    "AutoSwitch data header, master to slave; then log bytes",
+    (
+        Field("state", "i", "2"),
+        Field("size", "i", "bytes of log that follow; 0 is a heartbeat"),
+        Field("offset", "q", "physical offset of the first byte that follows; -1 = the master's log is empty"),
+        Field("epoch", "i", "epoch of these bytes; where one ends after them, RocketMQ sends the number of the next one"),
+        Field("epoch_start", "q", "physical offset of the first byte of that epoch"),
+        Field("confirmed", "q", "confirm offset: up to where consumers may read"),
+    ),
+)
+
+assert AUTO_HANDSHAKE.size == 16
+assert AUTO_WELCOME.size == 20
+assert AUTO_EPOCH.size == 12
+assert AUTO_REPORT.size == 12
+assert AUTO_DATA.size == 36
 
 # --- authenticated dialect: handshake ---
 
@@ -149,6 +200,30 @@ class Welcome:
     max_offset: int
     fresh_start: int
     epochs: EpochList
+
+
+def encode_auto_welcome(epochs: EpochList, max_offset: int) -> bytes:
+    """Encode the master's part of an AutoSwitch handshake."""
+    body = b"".join(AUTO_EPOCH.pack(number=entry.number, start=entry.start) for entry in epochs)
+    last = epochs.last.number if epochs.last is not None else 0
+    return AUTO_WELCOME.pack(state=STATE_HANDSHAKE, size=len(body), max_offset=max_offset, last_epoch=last) + body
+
+
+def decode_auto_epochs(body: bytes) -> EpochList:
+    """Decode the epochs of an AutoSwitch handshake, whose writers are unknown.
+
+    Raises:
+        HaProtocolError: the bytes are no list of epochs.
+    """
+    if len(body) % AUTO_EPOCH.size or len(body) > EPOCHS_MAX * AUTO_EPOCH.size:
+        raise HaProtocolError(f"{len(body)} bytes, which are no list of at most {EPOCHS_MAX} epochs")
+    entries = tuple(Epoch(number, start, UNKNOWN_WRITER, 1) for number, start in AUTO_EPOCH.codec.iter_unpack(body))
+    if entries and min(entries[0].number, entries[0].start) < 0:
+        raise HaProtocolError(f"epoch {entries[0].number} at {entries[0].start}")
+    try:
+        return EpochList(entries)
+    except CorruptEpochs as error:
+        raise HaProtocolError(str(error)) from error
 
 
 def encode_hello(hello: Hello) -> bytes:

@@ -19,7 +19,7 @@ from .commitlog import ClassicCommitLog, classic_log
 from .files import EpochFile, load_node
 from .layout import NodeIdentity
 from .master import HAService
-from .settings import OURS, HaSettings
+from .settings import HaSettings
 from .slave import HAClient
 
 
@@ -139,7 +139,7 @@ class ClassicNode:
     @property
     def _first_limit(self) -> int | None:
         """The readable limit of a log that is being opened: 0 for a slave, whose master sets it, and none for a master."""
-        return 0 if self.settings.slave and self.settings.protocol == OURS else None
+        return 0 if self.settings.slave and not self.settings.bare else None
 
     def set_master(self, master: Address | None) -> None:
         self._master = master
@@ -155,7 +155,7 @@ class ClassicNode:
         """
         world, root = self.world, store.config.store_path_root_dir
         self._node = await world.workers.run(load_node, world.disk, root, world.secrets)
-        self._epoch_file, self._store = EpochFile(world.disk, root), store
+        self._epoch_file, self._store = EpochFile(world.disk, root, rocketmq=self.settings.autoswitch), store
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await trio.sleep_forever()
@@ -193,7 +193,7 @@ class ClassicNode:
 
     async def follow(self, broker_id: int) -> None:
         world = self.world
-        if self.settings.protocol == OURS and self._local.readable_limit is None:  # a bare master sends no limit
+        if not self.settings.bare and self._local.readable_limit is None:  # a bare master sends no limit
             self._local.readable_limit = self._local.readable_offset
         self.client = HAClient(
             StoreFollower(self._store, self._local, self.before_cut),

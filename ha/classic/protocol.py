@@ -1,4 +1,4 @@
-"""The common part of both dialects of the HA port: the facts that a core reports, its limits and its interface.
+"""The common part of all dialects of the HA port: the facts that a core reports, its limits and its interface.
 
 A core is one end of one connection: it takes received bytes and the time, and returns facts and bytes to send. It uses no
 socket, clock or file; it reads the offsets of the log from `LogBounds`. The shell carries facts out in order; a `HaError` that
@@ -12,6 +12,7 @@ from typing import Protocol
 import attrs
 
 from ...message.fields import Buffer
+from ..errors import HaRefused
 from .epochs import EpochList
 
 
@@ -39,9 +40,27 @@ class TransferLimits:
     handshake_seconds: float = 10.0
     """Time-out of the handshake, after which the connection is closed; a bare slave may need 5 s for its first report."""
     batch_size: int = 32 * 1024
-    """The most log bytes of one frame in the bare dialect, and of the first frames in ours (haTransferBatchSize)."""
+    """The most log bytes of one frame in RocketMQ's dialects, and of the first frames in ours (haTransferBatchSize)."""
     segment_size: int = 1 << 30
     """The bytes of one segment of the log; master and slave must have the same value."""
+
+    def check_borders(self, offset: int, size: int, *, empty: bool) -> None:
+        """Check that a frame of one of RocketMQ's masters fits the segments of this slave's log.
+
+        Raises:
+            HaRefused: the master has segments of another size. Nothing may be appended.
+        """
+        if offset % self.segment_size + size > self.segment_size:
+            raise HaRefused(
+                f"{size} bytes at offset {offset} cross a segment border here: set mappedFileSizeCommitLog "
+                f"(here {self.segment_size}) to the master's value, with an empty store"
+            )
+        if empty and offset % self.segment_size:
+            # A slave with an empty log is filled from the beginning of one of the master's segments.
+            raise HaRefused(
+                f"the master's segment begins at offset {offset}, where none begins here: set mappedFileSizeCommitLog "
+                f"(here {self.segment_size}) to the master's value"
+            )
 
 
 # --- facts for a master ---
@@ -52,11 +71,14 @@ class SlaveJoined:
     """A slave holds everything before `offset` and needs what follows."""
 
     node: bytes | None
-    """The identity of the slave; None for a bare slave, which sends none."""
+    """The identity of the slave; None for a slave of RocketMQ's protocols, which sends none."""
     broker_id: int | None
+    """The broker id of the slave; None for a bare slave, which does not send it."""
     offset: int
     fresh: bool
     """Whether the slave begins at `offset` with an empty log, so that the offset acknowledges no put."""
+    learner: bool = False
+    """Whether the slave only copies the log: it acknowledges no put (asyncLearner)."""
 
 
 @attrs.define
@@ -184,6 +206,21 @@ class SlaveCore(Protocol):
     @property
     def joined(self) -> bool:
         """Whether the master has accepted this slave."""
+        ...
+
+    @property
+    def confirmed(self) -> int:
+        """The confirmed offset as the master sent it, at most the end of this log; 0 in the bare dialect, which has none."""
+        ...
+
+    @property
+    def master_end(self) -> int | None:
+        """The end of the master's log, as it was sent last; None in the bare dialect, which does not send it."""
+        ...
+
+    @property
+    def readable(self) -> int | None:
+        """The master's readable offset, once it was sent on this connection."""
         ...
 
     @property

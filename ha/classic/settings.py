@@ -17,6 +17,10 @@ class HaSettings:
 
     protocol: str = OURS
     """The dialect of the HA port (haProtocol)."""
+    autoswitch: bool = False
+    """Whether the node speaks RocketMQ's dialect of controller mode, AutoSwitch; only with `protocol` rocketmq."""
+    async_learner: bool = False
+    """Whether a slave of that dialect only copies the log and acknowledges no put (asyncLearner)."""
     secret: bytes = attrs.field(default=b"", repr=False)
     """The secret that master and slaves share; if empty, nobody is authenticated (haSecret)."""
     listen_host: str = ""
@@ -46,6 +50,13 @@ class HaSettings:
     def __attrs_post_init__(self) -> None:
         if self.protocol not in (OURS, BARE):
             raise WrongHaSetting(f"haProtocol is {OURS} or {BARE} (got {self.protocol!r})")
+        if self.autoswitch and self.protocol != BARE:
+            raise WrongHaSetting(f"the AutoSwitch dialect of controller mode needs haProtocol = {BARE} (got {self.protocol})")
+
+    @property
+    def bare(self) -> bool:
+        """Whether the node speaks RocketMQ's dialect without epochs."""
+        return self.protocol == BARE and not self.autoswitch
 
     @property
     def replicas(self) -> int:

@@ -22,13 +22,14 @@ from ...world.workers import Workers
 from ..envelopes import NONCE_SIZE
 from ..errors import HaError, HaRefused, WrongDialect
 from .authenticated import BATCH_MAX, AuthenticatedSlave
+from .autoswitch import AutoSwitchSlave
 from .bare import BareSlave
 from .epochs import EpochList
 from .files import EpochFile
 from .layout import DATA, FRAME_BODY_MAX, NodeIdentity
 from .protocol import EpochBegun, JoinedMaster, LogAbandoned, LogReceived, SlaveCore, SlaveFact, TailDropped
 from .rate import Rate
-from .settings import OURS, HaSettings
+from .settings import HaSettings
 
 log = get_logger(__name__)
 
@@ -233,9 +234,20 @@ class HAClient:
 
     def _core(self) -> SlaveCore:
         settings, now = self.settings, self.clock.monotonic()
-        if settings.protocol != OURS:
-            return BareSlave(self.follower.log, settings.limits, now)
         assert self.epochs is not None
+        if settings.autoswitch:
+            return AutoSwitchSlave(
+                self.follower.log,
+                settings.limits,
+                now,
+                self.identity.broker_id,
+                self.epochs,
+                settings.from_first,
+                settings.async_learner,
+                self._confirmed,
+            )
+        if settings.bare:
+            return BareSlave(self.follower.log, settings.limits, now)
         return AuthenticatedSlave(
             self.follower.log,
             settings.limits,
@@ -278,10 +290,9 @@ class HAClient:
                 grown = True
             else:
                 await self._carry_out(fact)
-        self._taking, readable = False, None
-        self.master_end = end = self.follower.log.max_offset
-        if isinstance(core, AuthenticatedSlave):
-            self.master_end, self._confirmed, readable = core.master_end, core.confirmed, core.readable
+        self._taking = False
+        end, readable = self.follower.log.max_offset, core.readable
+        self.master_end, self._confirmed = end if core.master_end is None else core.master_end, core.confirmed
         far_behind = grown and bulk and self.master_end - end >= FAR_BEHIND_BYTES
         if grown and not (far_behind and end - self._reported < REPORT_BYTES):
             self._reported = end
@@ -297,7 +308,7 @@ class HAClient:
             if grown:
                 # A bare master does not send the end of its log. Ours does; a receive in bulk alone does not mean a backlog,
                 # because a busy master that is followed closely sends in bulk too.
-                self.follower.log_grew(more=far_behind or (bulk and not isinstance(core, AuthenticatedSlave)))
+                self.follower.log_grew(more=far_behind or (bulk and core.master_end is None))
         if far_behind:
             await self.follower.log.reserve(self.master_end)
 

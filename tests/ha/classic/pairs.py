@@ -1,4 +1,4 @@
-"""A master and a slave of either dialect over a wire that cuts and merges bytes as it likes; no socket, no clock."""
+"""A master and a slave of any dialect over a wire that cuts and merges bytes as it likes; no socket, no clock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 import attrs
 
 from ledgermq.ha.classic.authenticated import AuthenticatedMaster, AuthenticatedSlave
+from ledgermq.ha.classic.autoswitch import AutoSwitchMaster, AutoSwitchSlave
 from ledgermq.ha.classic.bare import BareMaster, BareSlave
 from ledgermq.ha.classic.epochs import Epoch, EpochList
 from ledgermq.ha.classic.layout import NodeIdentity
@@ -31,7 +32,7 @@ LIMITS = TransferLimits(batch_size=512, segment_size=SEGMENT)
 MASTER = NodeIdentity("c", "b", 0, b"M" * 16)
 SLAVE = NodeIdentity("c", "b", 1, b"S" * 16)
 SECRET = b"secret"
-DIALECTS = ["bare", "authenticated"]
+DIALECTS = ["bare", "autoswitch", "authenticated"]
 
 
 @attrs.define
@@ -69,6 +70,27 @@ class Log:
 
 def bare_master(log: Log, **_: object) -> MasterCore:
     return BareMaster(log, LIMITS, lambda _: log.max_offset - log.max_offset % SEGMENT, lambda: log.max_offset, 0.0)
+
+
+ONE_EPOCH = EpochList((Epoch(1, 0, b"M" * 16, 1),))
+
+
+def auto_master(log: Log, epochs: EpochList = ONE_EPOCH) -> AutoSwitchMaster:
+    return AutoSwitchMaster(
+        log,
+        LIMITS,
+        lambda first: log.min_offset if first else log.max_offset - log.max_offset % SEGMENT,
+        0.0,
+        epochs,
+    )
+
+
+def auto_slave(
+    log: Log, epochs: EpochList | None = None, *, from_first: bool = True, learner: bool = False, confirmed: int = 0
+) -> AutoSwitchSlave:
+    if epochs is None:
+        epochs = ONE_EPOCH if log.content else EpochList()
+    return AutoSwitchSlave(log, LIMITS, 0.0, 2, epochs, from_first, learner, confirmed)
 
 
 def ours_master(log: Log, epochs: EpochList | None = None, secret: bytes = SECRET, confirmed: int = 77) -> MasterCore:
@@ -195,4 +217,6 @@ class Pair:
 def pair_of(dialect: str, master_log: Log, slave_log: Log) -> Pair:
     if dialect == "bare":
         return Pair(bare_master(master_log), master_log, BareSlave(slave_log, LIMITS, 0.0), slave_log)
+    if dialect == "autoswitch":
+        return Pair(auto_master(master_log), master_log, auto_slave(slave_log, from_first=False), slave_log)
     return Pair(ours_master(master_log), master_log, ours_slave(slave_log), slave_log)

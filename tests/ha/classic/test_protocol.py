@@ -1,4 +1,4 @@
-"""Both dialects, master against slave, over a wire that cuts and merges bytes as it likes; no socket, no clock."""
+"""All dialects, master against slave, over a wire that cuts and merges bytes as it likes; no socket, no clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.ha.classic.layout import BARE_REPORT, TAG, encode_report
+from ledgermq.ha.classic.layout import AUTO_REPORT, BARE_REPORT, TAG, encode_report
 from ledgermq.ha.classic.protocol import LogReceived, MasterFact, SlaveJoined, SlaveReported
 from ledgermq.ha.errors import HaError, HaProtocolError
 
@@ -123,7 +123,8 @@ def test_an_absurd_report_never_counts(dialect: str, absurd: int) -> None:
     pair.settle()
     before = list(pair.master_facts)
 
-    pair.to_master += BARE_REPORT.pack(offset=absurd) if dialect == "bare" else encode_report(absurd, 0)
+    reports = {"bare": BARE_REPORT.pack(offset=absurd), "autoswitch": AUTO_REPORT.pack(state=2, offset=absurd)}
+    pair.to_master += reports.get(dialect) or encode_report(absurd, 0)
     with pytest.raises(HaProtocolError):
         pair.settle()
 
