@@ -44,6 +44,7 @@ from ledgermq.store.statuses import PutStatus
 from ledgermq.world.events import ROOT_LOGGER
 
 from .client_mutants import CLIENT_BUGS, WIDE_BUGS, end_a_reset_with_the_first_who_follows
+from .controller_mutants import CONTROLLER_BUGS
 from .dledger_mutants import DLEDGER_BUGS
 from .numbered_mutants import NUMBERED_BUGS
 from .outcome import Outcome
@@ -397,6 +398,7 @@ MUTANTS = (
     *(Mutant(*planted) for planted in DLEDGER_BUGS),
     *(Mutant(*planted) for planted in NUMBERED_BUGS),
     *(Mutant(*planted) for planted in TABLE_BUGS),
+    *(Mutant(*planted) for planted in CONTROLLER_BUGS),
 )
 
 

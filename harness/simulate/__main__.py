@@ -18,6 +18,7 @@ from ledgermq.world.events import ROOT_LOGGER
 from ..outcome import Outcome
 from ..raft.simulate import simulate_raft
 from .cluster import simulate_cluster
+from .controller import simulate_controller
 from .cores import simulate_cores
 from .dledger import simulate_dledger
 from .store import simulate_store
@@ -25,12 +26,13 @@ from .store import simulate_store
 VIOLATIONS_SHOWN_MAX = 5
 FLOORS: dict[str, Callable[[int], Outcome]] = {
     "cores": simulate_cores,
+    "controller": simulate_controller,
     "raft": simulate_raft,
     "store": simulate_store,
     "cluster": simulate_cluster,
     "dledger": simulate_dledger,
 }
-"""The simulators by name, which are called floors. `cores` and `raft` run pure cores, thousands of seeds a minute; `store` runs
+"""The simulators by name, which are called floors. `cores`, `controller` and `raft` run pure cores; `store` runs
 one store through crashes; `cluster` (classic mode) and `dledger` run name servers, brokers, clients and their network."""
 CLUSTER_EVERY = 5
 """Without `--floor`, every fifth seed also runs on the floor `cluster`, which takes twice as long as `store`."""
@@ -88,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = [(chosen.floor, seed) for seed in seeds]
     else:
         runs = [("cores", seed) for seed in seeds]
+        runs += [("controller", seed) for seed in seeds]
         runs += [("raft", seed) for seed in seeds]
         runs += [("store", seed) for seed in seeds]
         runs += [("cluster", seed) for seed in seeds if seed % CLUSTER_EVERY == 0]

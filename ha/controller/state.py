@@ -1,0 +1,233 @@
+"""What the controllers of a group agree on: for each broker name its replicas, its master and its replicas in sync.
+
+The state changes in one way: `apply` takes an event, and events are what the group replicates. An event holds new values and no
+differences, so that applying one twice changes nothing. Master epochs, the epochs of SyncStateSets and the ids that are given
+out never decrease, not even when replicas are forgotten. Names follow RocketMQ's ReplicasInfoManager. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import msgspec
+
+from .errors import CorruptEvents
+
+BROKER_NAMES_MAX = 1024
+"""How many broker names a group keeps; a further one is refused. One turn of the event loop looks at the masters of all."""
+STATE_BYTES_MAX = 4 * 1024 * 1024
+"""How large the state may become as JSON before no further replica is taken; one turn of the event loop writes all of it."""
+PIECE_BYTES = 64 * 1024
+"""About how large one piece of a state record becomes; a broker name is never divided."""
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """One replica of a broker name."""
+
+    address: str
+    """Where it serves clients and takes notices."""
+    check_code: str
+    """What it sent when it took its id, so that it can be told from another broker that wants the same one."""
+
+
+class BrokerSet(msgspec.Struct, frozen=True, kw_only=True):
+    """The replicas of one broker name."""
+
+    cluster: str
+    name: str
+    replicas: dict[int, Replica] = {}
+    next_id: int = 1
+    """The id that the next replica gets. Ids of replicas that were forgotten are not given out again."""
+    master_id: int | None = None
+    master_epoch: int = 0
+    """The number of the latest mastership."""
+    in_sync: frozenset[int] = frozenset()
+    """The SyncStateSet: replicas that have every message that was ever acknowledged."""
+    in_sync_epoch: int = 0
+    first: bool = True
+    """Whether no master has been elected since the first replica came, so that none of them has acknowledged anything."""
+
+    @property
+    def master_address(self) -> str | None:
+        return self.replicas[self.master_id].address if self.master_id is not None else None
+
+
+class IdApplied(msgspec.Struct, frozen=True, kw_only=True, tag="id_applied"):
+    """A replica has got its id; the first one of a broker name begins its set."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    check_code: str
+
+
+class AddressChanged(msgspec.Struct, frozen=True, kw_only=True, tag="address_changed"):
+    """A replica serves at another address."""
+
+    name: str
+    broker_id: int
+    address: str
+
+
+class MasterElected(msgspec.Struct, frozen=True, kw_only=True, tag="master_elected"):
+    """A new mastership has begun, with a set of its own."""
+
+    name: str
+    master_id: int
+    master_epoch: int
+    in_sync: frozenset[int]
+    in_sync_epoch: int
+
+
+class SetAltered(msgspec.Struct, frozen=True, kw_only=True, tag="set_altered"):
+    """Replicas have joined the SyncStateSet or left it."""
+
+    name: str
+    in_sync: frozenset[int]
+    in_sync_epoch: int
+
+
+class ReplicasForgotten(msgspec.Struct, frozen=True, kw_only=True, tag="replicas_forgotten"):
+    """An administrator has removed replicas; if the master is among them, there is none from here on."""
+
+    name: str
+    broker_ids: frozenset[int]
+    in_sync_epoch: int
+
+
+class StatePiece(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
+    """A part of the whole state, with which the log before the first piece is no longer needed."""
+
+    number: int
+    count: int
+    sets: tuple[BrokerSet, ...]
+
+
+Change = IdApplied | AddressChanged | MasterElected | SetAltered | ReplicasForgotten
+Event = Change | StatePiece
+
+_decode = msgspec.json.Decoder(list[Event]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_events(events: Sequence[Event]) -> bytes:
+    """Encode the events of one decision, which take effect together, as the body of one entry."""
+    return _encode(events)
+
+
+def decode_events(body: bytes | memoryview) -> list[Event]:
+    """Decode the body of an entry.
+
+    Raises:
+        CorruptEvents: no version of this program known here has written it. Nothing was applied.
+    """
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptEvents(str(error)) from error
+
+
+def changed(old: BrokerSet | None, event: Change) -> BrokerSet:
+    """What an event makes of the set of its broker name; it is None before the first one."""
+    replace = msgspec.structs.replace
+    if isinstance(event, IdApplied):
+        base = old or BrokerSet(cluster=event.cluster, name=event.name)
+        replicas = {**base.replicas, event.broker_id: Replica(event.address, event.check_code)}
+        first = base.first or not base.replicas
+        return replace(base, replicas=replicas, next_id=max(base.next_id, event.broker_id + 1), first=first)
+    if old is None:
+        raise CorruptEvents(f"an event changes the broker name {event.name!r}, which has no replica")
+    if isinstance(event, AddressChanged):
+        replica = replace(old.replicas[event.broker_id], address=event.address)
+        return replace(old, replicas={**old.replicas, event.broker_id: replica})
+    if isinstance(event, MasterElected):
+        return replace(
+            old,
+            master_id=event.master_id,
+            master_epoch=event.master_epoch,
+            in_sync=event.in_sync,
+            in_sync_epoch=event.in_sync_epoch,
+            first=False,
+        )
+    if isinstance(event, SetAltered):
+        return replace(old, in_sync=event.in_sync, in_sync_epoch=event.in_sync_epoch)
+    return replace(
+        old,
+        replicas={broker_id: kept for broker_id, kept in old.replicas.items() if broker_id not in event.broker_ids},
+        master_id=None if old.master_id in event.broker_ids else old.master_id,
+        in_sync=old.in_sync - event.broker_ids,
+        in_sync_epoch=event.in_sync_epoch,
+    )
+
+
+@attrs.define(eq=False)
+class ControllerState:
+    """The state of one controller.
+
+    `known` is False after its log began anew, without the entries before its beginning: until a whole state record has been
+    applied, changes mean nothing and are left out.
+    """
+
+    sets: dict[str, BrokerSet] = attrs.field(factory=dict[str, BrokerSet])
+    known: bool = True
+    _sizes: dict[str, int] = attrs.field(factory=dict[str, int])
+    _pieces: list[StatePiece] = attrs.field(factory=list[StatePiece])
+
+    @property
+    def size_bytes(self) -> int:
+        """How large the state is as JSON."""
+        return sum(self._sizes.values())
+
+    def apply(self, event: Event) -> None:
+        """Change the state by one event.
+
+        Raises:
+            CorruptEvents: the event does not fit the state. Nothing was changed.
+        """
+        if isinstance(event, StatePiece):
+            self._collect(event)
+        elif self.known:
+            try:
+                self._put(changed(self.sets.get(event.name), event))
+            except KeyError as error:
+                raise CorruptEvents(f"an event changes replica {error} of {event.name!r}, which is not there") from error
+
+    def _put(self, one: BrokerSet) -> None:
+        self.sets[one.name] = one
+        self._sizes[one.name] = len(_encode(one))
+
+    def _collect(self, piece: StatePiece) -> None:
+        # The pieces of a record follow each other. A leader that was deposed in between leaves a record without its end.
+        if piece.number == 0:
+            self._pieces.clear()
+        if piece.number != len(self._pieces):
+            self._pieces.clear()
+            return
+        self._pieces.append(piece)
+        if len(self._pieces) == piece.count:
+            pieces = [*self._pieces]
+            self.forget()
+            self.known = True
+            for part in pieces:
+                for one in part.sets:
+                    self._put(one)
+
+    def pieces(self) -> Iterator[StatePiece]:
+        """The whole state, in pieces of about `PIECE_BYTES`."""
+        parts: list[list[BrokerSet]] = [[]]
+        size = 0
+        for name in sorted(self.sets):
+            if parts[-1] and size + self._sizes[name] > PIECE_BYTES:
+                parts.append([])
+                size = 0
+            parts[-1].append(self.sets[name])
+            size += self._sizes[name]
+        for number, part in enumerate(parts):
+            yield StatePiece(number=number, count=len(parts), sets=tuple(part))
+
+    def forget(self) -> None:
+        """Begin with nothing known, because the log began anew."""
+        self.sets, self._sizes, self.known = {}, {}, False
+        self._pieces.clear()

@@ -1,0 +1,595 @@
+"""What the controller decides, request by request, and what holds after any sequence of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from ledgermq.ha.controller.decisions import (
+    Decision,
+    Situation,
+    decide_alteration,
+    decide_cleaning,
+    decide_election,
+    decide_id,
+    decide_next_id,
+    decide_registration,
+    heard_from,
+    look_for_dead_masters,
+    next_look,
+    replica_info,
+    sync_state_data,
+)
+from ledgermq.ha.controller.liveness import TIMEOUT_SECONDS, Liveness
+from ledgermq.ha.controller.protocol import (
+    ANY_BROKER,
+    REPLICAS_MAX,
+    AlterSyncStateSetRequest,
+    ApplyBrokerIdRequest,
+    BrokerHeartbeat,
+    BrokerReplicasInfo,
+    CleanBrokerDataRequest,
+    ElectMasterBody,
+    ElectMasterRequest,
+    GetReplicaInfoRequest,
+    Mastership,
+    NextBrokerIdRequest,
+    NextBrokerIdResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    SyncStateSet,
+)
+from ledgermq.ha.controller.state import BROKER_NAMES_MAX, BrokerSet, ControllerState, MasterElected, SetAltered
+from ledgermq.message.numbers import INT_MAX
+from ledgermq.remoting.codes import ResponseCode
+from ledgermq.remoting.errors import RequestRefused
+
+
+class Cluster:
+    """One broker name, and the situation in which the controller decides about it."""
+
+    def __init__(self, replicas: int = 3, *, unclean: bool = False) -> None:
+        self.state, self.liveness, self.now, self.unclean = ControllerState(), Liveness(), 100.0, unclean
+        for broker_id in range(1, replicas + 1):
+            self.apply_id(broker_id)
+
+    @property
+    def situation(self) -> Situation:
+        return Situation(self.state, self.liveness, self.now, self.unclean)
+
+    @property
+    def set(self) -> BrokerSet:
+        return self.state.sets["b1"]
+
+    def carry_out(self, decision: Decision) -> Decision:
+        for event in decision.events:
+            self.state.apply(event)
+        return decision
+
+    def apply_id(self, broker_id: int, code: str = "") -> Decision:
+        request = ApplyBrokerIdRequest(
+            cluster_name="c1",
+            broker_name="b1",
+            applied_broker_id=broker_id,
+            register_check_code=code or f"h{broker_id}:1;{broker_id}",
+        )
+        return self.carry_out(decide_id(request, self.situation))
+
+    def beat(self, *ids: int, **log_end: int) -> None:
+        for broker_id in ids:
+            beat = BrokerHeartbeat(cluster_name="c1", broker_name="b1", broker_addr="h:1", broker_id=broker_id, **log_end)
+            heard_from(beat, self.situation)
+
+    def register(self, broker_id: int, **fields: Any) -> Decision:
+        request = RegisterBrokerRequest(
+            cluster_name="c1", broker_name="b1", broker_id=broker_id, broker_address=f"h{broker_id}:1", **fields
+        )
+        heard_from(request, self.situation)
+        return self.carry_out(decide_registration(request, self.situation))
+
+    def elect(self, broker_id: int = ANY_BROKER, *, designate: bool = False) -> Decision:
+        request = ElectMasterRequest(broker_name="b1", broker_id=broker_id, designate_elect=designate)
+        return self.carry_out(decide_election(request, self.situation))
+
+    def alter(
+        self, *members: int, master: int | None = None, epoch: int | None = None, set_epoch: int | None = None
+    ) -> Decision:
+        one = self.set
+        request = AlterSyncStateSetRequest(
+            broker_name="b1",
+            master_broker_id=one.master_id or 0 if master is None else master,
+            master_epoch=one.master_epoch if epoch is None else epoch,
+        )
+        body = SyncStateSet(
+            sync_state_set=frozenset(members), sync_state_set_epoch=one.in_sync_epoch if set_epoch is None else set_epoch
+        )
+        return self.carry_out(decide_alteration(request, body, self.situation))
+
+    def clean(self, ids: str | None = None, *, living: bool = False) -> Decision:
+        request = CleanBrokerDataRequest(broker_name="b1", broker_controller_ids_to_clean=ids, is_clean_living_broker=living)
+        return self.carry_out(decide_cleaning(request, self.situation))
+
+    def look(self) -> None:
+        self.carry_out(Decision(events=look_for_dead_masters(self.situation)))
+
+
+def serving(*members: int, replicas: int = 3, **settings_of: Any) -> Cluster:
+    """A cluster whose replicas are all alive, the first of `members` being the master and these in sync."""
+    cluster = Cluster(replicas, **settings_of)
+    cluster.beat(members[0])
+    cluster.elect(members[0])
+    cluster.beat(*range(1, replicas + 1), max_offset=100, epoch=1)
+    if len(members) > 1:
+        cluster.alter(*members)
+    return cluster
+
+
+def refused(code: ResponseCode, match: str | None = None) -> Any:
+    return pytest.raises(RequestRefused, match=match, check=lambda error: error.code == code)
+
+
+# -------------------------------------------------------------------------------------------------------------------------- ids
+
+
+def test_a_replica_gets_the_next_id_and_may_ask_again() -> None:
+    cluster = Cluster(1)
+    asked = decide_next_id(NextBrokerIdRequest(cluster_name="c1", broker_name="b1"), cluster.situation)
+    assert asked.header == NextBrokerIdResponse(cluster_name="c1", broker_name="b1", next_broker_id=2)
+    assert decide_next_id(NextBrokerIdRequest(cluster_name="c1", broker_name="new"), cluster.situation).header == (
+        NextBrokerIdResponse(cluster_name="c1", broker_name="new", next_broker_id=1)
+    )
+
+    assert cluster.apply_id(2).events
+    assert not cluster.apply_id(2).events
+
+    with refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, "gives out the id 3 next, not 2"):
+        cluster.apply_id(2, "other:1;9")
+
+
+def test_an_id_is_never_given_out_twice() -> None:
+    """Not even after its replica was forgotten, whose process may still be there."""
+    cluster = serving(1)
+    cluster.clean(living=True)
+
+    with refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, "the id 4 next"):
+        cluster.apply_id(1)
+    cluster.apply_id(4)
+    cluster.beat(4)
+    cluster.elect(4)
+    assert (cluster.set.master_id, cluster.set.master_epoch) == (4, 2)
+
+
+def test_replicas_and_names_are_bounded() -> None:
+    cluster = Cluster(REPLICAS_MAX)
+    with refused(ResponseCode.SYSTEM_BUSY, f"{REPLICAS_MAX} replicas"):
+        cluster.apply_id(REPLICAS_MAX + 1)
+    cluster.state.sets.update({f"n{number}": cluster.set for number in range(BROKER_NAMES_MAX)})
+    request = ApplyBrokerIdRequest(cluster_name="c1", broker_name="new", applied_broker_id=1, register_check_code="h:1;1")
+    with refused(ResponseCode.SYSTEM_BUSY, "broker names"):
+        decide_id(request, cluster.situation)
+
+
+def test_a_broker_name_belongs_to_one_cluster() -> None:
+    cluster = serving(1)
+    with refused(ResponseCode.CONTROLLER_INVALID_REQUEST, "belongs to the cluster c1, not to c2"):
+        decide_next_id(NextBrokerIdRequest(cluster_name="c2", broker_name="b1"), cluster.situation)
+    with refused(ResponseCode.CONTROLLER_INVALID_REQUEST, "belongs to the cluster c1"):
+        decide_election(ElectMasterRequest(broker_name="b1", cluster_name="c2", broker_id=1), cluster.situation)
+
+
+@pytest.mark.parametrize("broker_id", [4, 0])
+def test_who_has_no_id_has_to_get_one_first(broker_id: int) -> None:
+    cluster = Cluster()
+    for ask in (cluster.register, cluster.elect, cluster.beat):
+        with refused(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, f"no replica {broker_id}"):
+            ask(broker_id)
+
+
+# -------------------------------------------------------------------------------------------------------------------- elections
+
+
+def test_the_first_master_is_any_replica_that_is_alive() -> None:
+    """The one with the longest log, if several are; there is no set yet."""
+    cluster = Cluster()
+    cluster.beat(1, max_offset=5, epoch=0)
+    cluster.beat(2, max_offset=9, epoch=0)
+
+    decision = cluster.elect(1)
+
+    assert decision.header == Mastership(master_broker_id=2, master_address="h2:1", master_epoch=1, sync_state_set_epoch=1)
+    assert isinstance(decision.body, ElectMasterBody)
+    assert decision.body.sync_state_set == {2}
+    assert decision.body.broker_member_group is not None
+    assert decision.body.broker_member_group.broker_addrs == {1: "h1:1", 2: "h2:1", 3: "h3:1"}
+
+
+def test_a_master_that_is_alive_stays() -> None:
+    """Who asks is told of it, with the code that RocketMQ's brokers take for an answer too."""
+    cluster = serving(1, 2)
+
+    decision = cluster.elect(2)
+
+    assert decision.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+    assert decision.events == ()
+    assert isinstance(decision.header, Mastership)
+    assert decision.header.master_broker_id == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "winner"),
+    [
+        ({2: (1, 100, 5), 3: (2, 50, 5)}, 3),
+        ({2: (1, 100, 5), 3: (1, 99, 1)}, 2),
+        ({2: (1, 100, 5), 3: (1, 100, 1)}, 3),
+        ({2: (1, 100, 5), 3: (1, 100, 5)}, 2),
+    ],
+    ids=["epoch", "log", "priority", "id"],
+)
+def test_members_of_the_set_are_elected_in_one_order(ends: dict[int, tuple[int, int, int]], winner: int) -> None:
+    cluster = serving(1, 2, 3)
+    cluster.now += TIMEOUT_SECONDS
+    for broker_id, (epoch, max_offset, priority) in ends.items():
+        cluster.beat(broker_id, epoch=epoch, max_offset=max_offset, election_priority=priority)
+
+    cluster.look()
+
+    assert (cluster.set.master_id, cluster.set.master_epoch) == (winner, 2)
+    assert cluster.set.in_sync == {2, 3}
+
+
+def test_nobody_outside_the_set_is_elected_because_nobody_else_is_there() -> None:
+    cluster = serving(1, 2)
+    cluster.now += TIMEOUT_SECONDS
+    cluster.beat(3, max_offset=1000, epoch=1)
+
+    cluster.look()
+    assert cluster.set.master_id == 1
+    with refused(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "of 1, 2 in sync none is alive, enableElectUncleanMaster is off"):
+        cluster.elect(3)
+    with refused(ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE):
+        cluster.elect()
+    with refused(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "not in sync"):
+        cluster.elect(3, designate=True)
+
+
+def test_an_unclean_election_is_switched_on_by_name() -> None:
+    """And even then a member of the set goes first."""
+    cluster = serving(1, 2, unclean=True)
+    cluster.now += TIMEOUT_SECONDS
+    cluster.beat(3, max_offset=1000, epoch=1)
+    cluster.beat(2, max_offset=1)
+    cluster.look()
+    assert cluster.set.master_id == 2
+
+    cluster.now += TIMEOUT_SECONDS
+    cluster.beat(3)
+    cluster.look()
+    assert (cluster.set.master_id, cluster.set.master_epoch, cluster.set.in_sync) == (3, 3, {3})
+
+
+def test_an_administrator_names_the_next_master() -> None:
+    """It must be alive and in sync, so that nothing is lost."""
+    cluster = serving(1, 2)
+    with refused(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "replica 3 of b1 is not in sync"):
+        cluster.elect(3, designate=True)
+
+    cluster.elect(2, designate=True)
+    assert (cluster.set.master_id, cluster.set.master_epoch, cluster.set.in_sync) == (2, 2, {1, 2})
+    assert cluster.elect(2, designate=True).code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+
+    cluster.now += TIMEOUT_SECONDS
+    with refused(ResponseCode.CONTROLLER_BROKER_NOT_ALIVE):
+        cluster.elect(1, designate=True)
+
+
+def test_a_fresh_leader_waits_a_whole_period_before_it_judges() -> None:
+    """Replicas that could not reach it before count from the moment when it began to lead."""
+    cluster = serving(1, 2)
+    cluster.now += 5 * TIMEOUT_SECONDS
+    cluster.liveness.begin(cluster.now)
+    cluster.beat(2)
+
+    cluster.now += TIMEOUT_SECONDS - 0.1
+    cluster.look()
+    assert cluster.set.master_id == 1
+    assert cluster.elect(2).code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+    assert next_look(cluster.situation) == pytest.approx(cluster.now + 0.1)
+
+    cluster.beat(2)
+    cluster.now += 0.1
+    cluster.look()
+    assert cluster.set.master_id == 2
+
+
+def test_a_heartbeat_says_how_long_it_counts() -> None:
+    cluster = serving(1, 2)
+    cluster.beat(1, heartbeat_timeout_mills=500)
+    assert next_look(cluster.situation) == cluster.now + 0.5
+
+    cluster.now += 0.5
+    cluster.look()
+
+    assert cluster.set.master_id == 2
+
+
+def test_epochs_end_before_a_java_int_does() -> None:
+    cluster = serving(1, 2)
+    cluster.state.apply(MasterElected(name="b1", master_id=1, master_epoch=INT_MAX, in_sync=frozenset({1, 2}), in_sync_epoch=9))
+    with refused(ResponseCode.CONTROLLER_INVALID_REQUEST, "used up"):
+        cluster.elect(2, designate=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------- registration
+
+
+def test_a_member_that_crashed_leaves_the_set() -> None:
+    cluster = serving(1, 2)
+
+    decision = cluster.register(2, max_offset=100, epoch=1)
+
+    assert decision.events == (SetAltered(name="b1", in_sync=frozenset({1}), in_sync_epoch=3),)
+    assert decision.header == RegisterBrokerResponse(
+        cluster_name="c1",
+        broker_name="b1",
+        master_broker_id=1,
+        master_address="h1:1",
+        master_epoch=1,
+        sync_state_set_epoch=3,
+    )
+    assert decision.body == SyncStateSet(sync_state_set=frozenset({1}), sync_state_set_epoch=3)
+
+
+def test_a_master_that_crashed_is_replaced_by_another_member() -> None:
+    """However long the log is that it reports."""
+    cluster = serving(1, 2)
+
+    cluster.register(1, max_offset=10_000, epoch=9)
+
+    assert (cluster.set.master_id, cluster.set.master_epoch, cluster.set.in_sync) == (2, 2, {2})
+
+
+def test_the_last_member_stays_although_it_crashed() -> None:
+    """Nobody has more than it; as master it begins a new epoch."""
+    cluster = serving(1, 2)
+    cluster.now += TIMEOUT_SECONDS
+
+    cluster.register(1, max_offset=50, epoch=1)
+
+    assert (cluster.set.master_id, cluster.set.master_epoch, cluster.set.in_sync) == (1, 2, {1})
+
+
+def test_while_it_is_not_known_who_lives_a_member_that_crashed_has_to_register_again() -> None:
+    """A leader that has just been elected may not have heard of a member that has everything."""
+    cluster = serving(1, 2)
+    cluster.now += 5 * TIMEOUT_SECONDS
+    cluster.liveness.begin(cluster.now)
+
+    with refused(ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS, "whether 2 of b1 are alive"):
+        cluster.register(1, max_offset=50, epoch=1)
+    cluster.beat(2)
+    cluster.register(1, max_offset=50, epoch=1)
+
+    assert (cluster.set.master_id, cluster.set.in_sync) == (2, {2})
+
+
+def test_who_stopped_in_order_stays_in_the_set() -> None:
+    """A master takes part in the election that follows."""
+    cluster = serving(1, 2)
+    assert cluster.register(2, max_offset=100, epoch=1, clean_stop=True).events == ()
+    assert cluster.set.in_sync == {1, 2}
+
+    cluster.register(1, max_offset=101, epoch=1, clean_stop=True)
+    assert (cluster.set.master_id, cluster.set.master_epoch, cluster.set.in_sync) == (1, 2, {1, 2})
+
+
+def test_a_broker_of_rocketmq_keeps_its_place() -> None:
+    """It does not say whether it is a new process."""
+    cluster = serving(1, 2)
+
+    for broker_id in (1, 2):
+        assert cluster.register(broker_id).events == ()
+    assert (cluster.set.master_id, cluster.set.master_epoch) == (1, 1)
+
+
+def test_a_registration_names_no_dead_master_and_notes_another_address() -> None:
+    cluster = serving(1, 2)
+    cluster.now += TIMEOUT_SECONDS
+    request = RegisterBrokerRequest(cluster_name="c1", broker_name="b1", broker_id=3, broker_address="h9:1")
+
+    decision = cluster.carry_out(decide_registration(request, cluster.situation))
+
+    assert decision.header == RegisterBrokerResponse(cluster_name="c1", broker_name="b1")
+    assert cluster.set.replicas[3].address == "h9:1"
+
+
+# ---------------------------------------------------------------------------------------------------------------- SyncStateSets
+
+
+def test_the_master_alters_the_set_once_for_each_epoch() -> None:
+    cluster = serving(1)
+    assert cluster.alter(1, 2).events
+    assert cluster.alter(1, 2).events == ()
+    assert cluster.alter(1).body == SyncStateSet(sync_state_set=frozenset({1}), sync_state_set_epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("members", "fields", "code"),
+    [
+        ((1,), {"master": 2}, ResponseCode.CONTROLLER_INVALID_MASTER),
+        ((1,), {"epoch": 0}, ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH),
+        ((1,), {"epoch": 2}, ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH),
+        ((1,), {"set_epoch": 1}, ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH),
+        ((1,), {"set_epoch": 3}, ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH),
+        ((1, 4), {}, ResponseCode.CONTROLLER_INVALID_REPLICAS),
+        ((1, 2, 3), {}, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE),
+        ((2,), {}, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED),
+        ((), {}, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED),
+    ],
+)
+def test_an_alteration_that_does_not_fit_is_refused(
+    members: tuple[int, ...], fields: dict[str, int], code: ResponseCode
+) -> None:
+    cluster = serving(1, 2)
+    cluster.now += TIMEOUT_SECONDS
+    cluster.beat(1)
+
+    with refused(code, "nothing was changed"):
+        cluster.alter(*members, **fields)
+    assert cluster.set.in_sync == {1, 2}
+
+
+def test_a_member_that_stays_need_not_be_alive() -> None:
+    """Otherwise a master could not remove one silent member while the controller cannot hear another."""
+    cluster = serving(1, 2, 3)
+    cluster.now += TIMEOUT_SECONDS
+    cluster.beat(1)
+
+    cluster.alter(1, 2)
+
+    assert cluster.set.in_sync == {1, 2}
+
+
+def test_an_alteration_of_an_unknown_name_is_refused() -> None:
+    request = AlterSyncStateSetRequest(broker_name="b9", master_broker_id=1, master_epoch=1)
+    body = SyncStateSet(sync_state_set=frozenset({1}), sync_state_set_epoch=1)
+    with refused(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "no broker name b9"):
+        decide_alteration(request, body, Cluster().situation)
+
+
+# -------------------------------------------------------------------------------------------------- cleaning, and what is asked
+
+
+def test_living_replicas_are_forgotten_only_if_that_is_asked_for() -> None:
+    cluster = serving(1, 2)
+    for ids in ("2", None, "1;2"):
+        with refused(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, "may be alive"):
+            cluster.clean(ids)
+    with refused(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, "no replica 7, x"):
+        cluster.clean("7;x")
+
+    cluster.clean("1", living=True)
+    assert cluster.set.replicas.keys() == {2, 3}
+    assert (cluster.set.master_id, cluster.set.in_sync) == (None, {2})
+
+    cluster.look()
+    assert (cluster.set.master_id, cluster.set.master_epoch) == (2, 2)
+
+
+def test_all_dead_replicas_of_a_name_are_forgotten() -> None:
+    cluster = serving(1, 2)
+    cluster.now += TIMEOUT_SECONDS
+
+    cluster.clean()
+
+    assert sync_state_data(["b1"], cluster.situation).body == BrokerReplicasInfo(replicas_info_table={})
+    with refused(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA):
+        cluster.clean()
+
+
+def test_questions_are_answered_from_the_state() -> None:
+    cluster = serving(1, 2)
+    cluster.now += TIMEOUT_SECONDS
+    cluster.beat(1)
+
+    info = replica_info(GetReplicaInfoRequest(broker_name="b1"), cluster.situation)
+    assert info.header == Mastership(master_broker_id=1, master_address="h1:1", master_epoch=1)
+    assert info.body == SyncStateSet(sync_state_set=frozenset({1, 2}), sync_state_set_epoch=2)
+    with refused(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST):
+        replica_info(GetReplicaInfoRequest(broker_name="b9"), cluster.situation)
+
+    data = sync_state_data(["b1", "b9"], cluster.situation).body
+    assert isinstance(data, BrokerReplicasInfo)
+    (one,) = data.replicas_info_table.values()
+    assert [(replica.broker_id, replica.alive) for replica in one.in_sync_replicas] == [(1, True), (2, False)]
+    assert [(replica.broker_id, replica.alive) for replica in one.not_in_sync_replicas] == [(3, False)]
+
+
+# ----------------------------------------------------------------------------------------------------------------- any sequence
+
+IDS = st.integers(1, 4)
+OFFSETS = st.integers(0, 3)
+
+
+class AnySequence(RuleBasedStateMachine):
+    """Requests in any order, from brokers that may know nothing new, with controllers that come and go."""
+
+    @initialize(unclean=st.booleans())
+    def begin(self, unclean: bool) -> None:
+        self.cluster = Cluster(unclean=unclean)
+        self.before = self.cluster.set
+
+    def attempt(self, request: Any, *arguments: Any, **fields: Any) -> None:
+        self.before = self.cluster.set
+        try:
+            request(*arguments, **fields)
+        except RequestRefused:
+            assert self.cluster.set == self.before
+
+    @rule(broker_id=IDS, max_offset=OFFSETS, epoch=OFFSETS)
+    def beat(self, broker_id: int, max_offset: int, epoch: int) -> None:
+        self.attempt(self.cluster.beat, broker_id, max_offset=max_offset, epoch=epoch)
+
+    @rule(broker_id=IDS, max_offset=st.none() | OFFSETS, clean_stop=st.booleans())
+    def register(self, broker_id: int, max_offset: int | None, clean_stop: bool) -> None:
+        self.attempt(self.cluster.register, broker_id, max_offset=max_offset, epoch=1, clean_stop=clean_stop)
+
+    @rule(broker_id=IDS | st.just(ANY_BROKER), designate=st.booleans())
+    def elect(self, broker_id: int, designate: bool) -> None:
+        self.attempt(self.cluster.elect, broker_id, designate=designate)
+
+    @rule(members=st.frozensets(IDS), behind=st.integers(0, 1), old=st.integers(0, 1))
+    def alter(self, members: frozenset[int], behind: int, old: int) -> None:
+        one = self.cluster.set
+        epochs = {"set_epoch": max(one.in_sync_epoch - behind, 0), "epoch": max(one.master_epoch - old, 0)}
+        self.attempt(self.cluster.alter, *members, **epochs)
+        if (behind and one.in_sync_epoch) or old:
+            assert self.cluster.set == one
+
+    @rule(broker_id=IDS, living=st.booleans())
+    def clean(self, broker_id: int, living: bool) -> None:
+        self.attempt(self.cluster.clean, str(broker_id), living=living)
+
+    @rule()
+    def apply(self) -> None:
+        if len(self.cluster.set.replicas) < 4:
+            self.attempt(self.cluster.apply_id, self.cluster.set.next_id)
+
+    @rule(seconds=st.sampled_from([0.5, TIMEOUT_SECONDS, 3 * TIMEOUT_SECONDS]))
+    def wait(self, seconds: float) -> None:
+        self.cluster.now += seconds
+        self.attempt(self.cluster.look)
+
+    @rule()
+    def lead_anew(self) -> None:
+        self.cluster.liveness = Liveness()
+        self.cluster.liveness.begin(self.cluster.now)
+        self.before = self.cluster.set
+
+    @invariant()
+    def a_master_is_one_of_the_set(self) -> None:
+        one = self.cluster.set
+        assert one.in_sync <= one.replicas.keys()
+        assert one.master_id is None or one.master_id in one.in_sync
+
+    @invariant()
+    def epochs_and_ids_grow(self) -> None:
+        old, new = self.before, self.cluster.set
+        assert new.next_id >= old.next_id > max(old.replicas, default=0)
+        assert new.master_epoch >= old.master_epoch
+        assert new.in_sync == old.in_sync or new.in_sync_epoch > old.in_sync_epoch
+        if new.master_id not in (None, old.master_id):
+            assert new.master_epoch == old.master_epoch + 1
+
+    @invariant()
+    def masters_come_from_the_set(self) -> None:
+        old, new = self.before, self.cluster.set
+        if new.master_epoch > old.master_epoch and not old.first and not self.cluster.unclean:
+            assert new.master_id in old.in_sync
+
+
+TestAnySequence = AnySequence.TestCase
+TestAnySequence.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
