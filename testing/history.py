@@ -297,6 +297,8 @@ class History:
     """The lives after which a slave became the master, so that messages not answered as replicated may be lost."""
     misled: list[int] = attrs.field(factory=list[int])
     """The lives in which consumers may have read messages that were lost later; they skip what is stored in their place."""
+    restored: list[int] = attrs.field(factory=list[int])
+    """The lives after which the master began with an older copy of its store."""
     held: list[Held] = attrs.field(factory=list[Held])
     """Looks at slaves, in order of time."""
     named_losses: list[NamedLoss] = attrs.field(factory=list[NamedLoss])

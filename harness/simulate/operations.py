@@ -175,6 +175,7 @@ class Operations:
         scene.note(f"{master.host} is restored from a backup")
         self.history.promotions.append(scene.epoch)
         self.history.misled.append(scene.epoch)
+        self.history.restored.append(scene.epoch)
         self._ended(End.KILL)
         await master.process.end(End.POWER)
         for node in killed:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
+from ...broker.locks import OWNER_BELIEVES_SECONDS
 from ..history import Commit, Handling, History, Queue
 
 SAME_MOMENT_SECONDS = 1e-6
@@ -100,13 +102,24 @@ def ordered_queues_have_one_owner(history: History) -> Iterator[str]:
     for one in _ordered(history):
         key = (one.group, one.queue)
         before = last.get(key)
-        if before is not None and before.member != one.member and one.began < before.ended - SAME_MOMENT_SECONDS:
+        at_once = before is not None and before.member != one.member and one.began < before.ended - SAME_MOMENT_SECONDS
+        if before is not None and at_once and not _leases_lost(history, one.began):
             yield (
                 f"{one.member} began {one.queue}@{one.queue_offset} at {one.began:.2f} s, while {before.member} handled "
                 f"{before.queue_offset} until {before.ended:.2f} s"
             )
         if before is None or one.ended >= before.ended:
             last[key] = one
+
+
+def _leases_lost(history: History, seconds: float) -> bool:
+    """Whether at that time members may believe in leases that the master does not know of.
+
+    A master that began with an older copy of its store lacks the leases that were given after the copy was made, and the slave
+    that takes its place lacks those that this master gave. Each owner continues until it asks for a renewal.
+    """
+    ends = (*history.ended_at, inf)
+    return any(ends[life] <= seconds <= ends[life + 1] + OWNER_BELIEVES_SECONDS for life in history.restored)
 
 
 def _ordered(history: History) -> list[Handling]:

@@ -24,6 +24,7 @@ def quiet() -> Iterator[None]:
 ONCE_FAILED = {
     43: "members that could not reach the master went on where its slave had last copied their offsets",
     51: "the disk failed during a clean stop, so a table was not written",
+    90: "owners of ordered queues were held against a master that had been restored from before their leases",
     5016: "commits of one life were held against the crash of the next one only",
     5027: "a group was ahead of a queue whose end a power cut had taken, and passed over what came in its place",
     5145: "logs were compared before the slave had joined its master again",

@@ -69,3 +69,17 @@ def test_two_owners_at_one_time_are_found() -> None:
 
     assert list(ordered_queues_have_one_owner(one_after_the_other)) == []
     assert len(list(ordered_queues_have_one_owner(at_once))) == 1
+
+
+def test_a_lease_from_before_a_restore_is_believed_until_its_owner_asks_again() -> None:
+    """The restored master ends at 20 s; an owner asks for a renewal after half a minute at the latest."""
+    ends = [5.0, 20.0]
+    excused = history(handling(0, 1, 12), handling(1, 6, 7, member="b"), handling(0, 48, 51), handling(1, 49, 50, member="b"))
+    before = history(handling(0, 1, 12), handling(1, 4, 7, member="b"))
+    long_after = history(handling(0, 48, 60), handling(1, 51, 52, member="b"))
+    for run in (excused, before, long_after):
+        run.ended_at[:], run.restored[:] = ends, [0]
+
+    assert list(ordered_queues_have_one_owner(excused)) == []
+    assert len(list(ordered_queues_have_one_owner(before))) == 1
+    assert len(list(ordered_queues_have_one_owner(long_after))) == 1
