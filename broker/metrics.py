@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from ..remoting.metrics import Family, Histograms, Latencies, LoopTurns, Row, exposition, latencies_of, one, turns_of
+from ..remoting.metrics import Family, Histograms, Labels, Latencies, LoopTurns, Row, exposition, latencies_of, one, turns_of
 from ..store.message_store import MessageStore
 from ..store.scrub import Scrubber
 from ..world.garbage import private_bytes
@@ -89,10 +89,10 @@ class Metrics:
         yield Family("rocketmq_messages_out", "Messages handed out.", pair, partial(self._gets, _count), counter=True)
         yield Family("rocketmq_throughput_out", "Bytes handed out.", pair, partial(self._gets, _size), counter=True)
         yield Family("rocketmq_send_to_dlq_messages", "Messages that became dead letters.", pair, self._dead, counter=True)
-        yield Family("rocketmq_consumer_lag_messages", "Messages behind the group's position.", pair, self._lags)
-        yield Family(
-            "rocketmq_consumer_lag_latency", "Age in ms of the oldest message behind the position.", pair, self._lag_ages
-        )
+        behind, age = "Messages behind the group's position.", "Age in ms of the oldest message behind the position."
+        lags, ages = partial(self._positions, self._lag), partial(self._positions, self._lag_age)
+        yield Family("rocketmq_consumer_lag_messages", behind, pair, lags, weight=self._queues_of)
+        yield Family("rocketmq_consumer_lag_latency", age, pair, ages, weight=self._queues_of)
         yield Family(
             "ledgermq_messages_deleted_unread", "Deleted before the group had read them.", pair, self._deleted, counter=True
         )
@@ -114,24 +114,26 @@ class Metrics:
     def _dead(self) -> list[Row]:
         return [(key, partial(_count, counter)) for key, counter in self.stats.dead_letters.items()]
 
-    def _lags(self) -> list[Row]:
-        return [(key, partial(self._lag, key[0], queues)) for key, queues in self.offsets.table.items()]
+    def _positions(self, read: Callable[[str, Mapping[int, int]], float]) -> Iterator[Row]:
+        return ((key, partial(read, key[0], queues)) for key, queues in self.offsets.table.walk())
+
+    def _queues_of(self, key: Labels) -> int:
+        topic, group = key
+        return 1 + len(self.offsets.table.topics.get(topic, {}).get(group, ()))
 
     def _lag(self, topic: str, queues: Mapping[int, int]) -> float:
         return sum(max(0, self.store.max_offset(topic, queue_id) - offset) for queue_id, offset in queues.items())
-
-    def _lag_ages(self) -> list[Row]:
-        return [(key, partial(self._lag_age, key[0], queues)) for key, queues in self.offsets.table.items()]
 
     def _lag_age(self, topic: str, queues: Mapping[int, int]) -> float:
         """The age of the oldest message that the group has not read; 0 without one."""
         store = self.store
         behind = ((queue_id, offset) for queue_id, offset in queues.items() if offset < store.max_offset(topic, queue_id))
-        times = (
-            store.store_time(topic, queue_id, max(offset, store.min_offset(topic, queue_id))) for queue_id, offset in behind
-        )
-        oldest = min((time for time in times if time > 0), default=None)
-        return 0 if oldest is None else max(0, store.world.clock.wall_ms() - oldest)
+        firsts = ((queue_id, max(offset, store.min_offset(topic, queue_id))) for queue_id, offset in behind)
+        units = ((store.unit(topic, *first), first) for first in firsts)
+        # The log is in the order of time, so the message that comes first in it is the oldest one.
+        oldest = min(((unit, first) for unit, first in units if unit is not None), default=None)
+        time = store.store_time(topic, *oldest[1]) if oldest is not None else -1
+        return max(0, store.world.clock.wall_ms() - time) if time > 0 else 0
 
     def _deleted(self) -> list[Row]:
         return [(key, lambda count=count: count) for key, count in self.offsets.lost.items()]  # type: ignore[misc]

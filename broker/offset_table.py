@@ -33,6 +33,13 @@ class OffsetTable(Mapping[tuple[str, str], Queues]):
     def items(self) -> ItemsView[tuple[str, str], Queues]:
         return _Items(self)
 
+    def walk(self) -> Iterator[tuple[tuple[str, str], Queues]]:
+        """Iterate over the items while groups may be added and removed: those that are may be left out."""
+        for topic in list(self.topics):
+            for group in list(self.topics.get(topic, ())):
+                if (queues := self.topics.get(topic, {}).get(group)) is not None:
+                    yield (topic, group), queues
+
     def put(self, topic: str, group: str) -> Queues:
         """Add a group without offsets."""
         return self.topics.setdefault(topic, {}).setdefault(group, {})

@@ -97,8 +97,8 @@ class ConsumerOffsets:
 
     def entries(self) -> Iterator[tuple[str, str, int]]:
         """The topic, group and queue of each offset; offsets may be added and removed before the end is reached."""
-        for topic, group in list(self.table):
-            for queue_id in list(self.table.get((topic, group), ())):
+        for (topic, group), queues in self.table.walk():
+            for queue_id in list(queues):
                 yield topic, group, queue_id
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -225,14 +225,14 @@ def encoded(value: Any) -> orjson.Fragment:
 async def encoded_offsets(offsets: ConsumerOffsets, *, quoted: bool = True, logged: bool = False) -> bytes:
     """Encode offsets by (topic, group) and queue id in several turns of the event loop, each entry as it is in its turn.
 
-    Entries that are removed meanwhile may be left out, and those that are added are.
+    Entries that are added or removed meanwhile may be left out.
 
     Args:
         quoted: whether queue ids are strings, as strict JSON wants; RocketMQ writes them without quotes.
         logged: whether offsets that the log does not have yet are encoded as the log has them.
     """
     table, entries = offsets.table, list[bytes]()
-    async for piece in in_slices(list(table.items()), ROWS_PER_SLICE, rows_of):
+    async for piece in in_slices(table.walk(), ROWS_PER_SLICE, rows_of):
         for key, queues in piece:
             if table.get(key) is queues:
                 if logged and (before := offsets.logged.get(key)):

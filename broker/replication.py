@@ -102,7 +102,7 @@ class CopiedTables:
 
     async def take_logged_offsets(self, offsets: Offsets) -> None:
         own = self.tables.offsets
-        async for keys in in_slices(list(own.entries()), ROWS_PER_SLICE):
+        async for keys in in_slices(own.entries(), ROWS_PER_SLICE):
             for topic, group, queue_id in keys:
                 if queue_id not in offsets.get((topic, group), {}):
                     own.apply(topic, group, queue_id, None, own=False)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import attrs
@@ -23,6 +25,8 @@ SERIES_MAX = 20_000
 """How many series one metric has at most; further ones are counted in `ledgermq_series_left_out`."""
 SLICE_SERIES = 250
 """How many series are formatted in one turn of the event loop, which takes some 3 ms."""
+UNREAD_ROWS_PER_TURN = 10_000
+"""How many series beyond the bound are counted in one turn."""
 TURN_BUCKETS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.5, 2.0)
 """The upper bounds in seconds of the histogram of turns; a turn above 0.1 is a fault."""
 RPC_BUCKETS = (1, 3, 5, 7, 10, 100, 1000, 3000)
@@ -104,8 +108,11 @@ class Family:
     """Without `_total`, which Prometheus adds to counters."""
     help: str
     labels: Labels
-    rows: Callable[[], list[Row]]
+    rows: Callable[[], Iterable[Row]]
+    """Is called in one turn of the event loop; its rows are taken in many, so a list is a copy of a table that may change."""
     counter: bool = False
+    weight: Callable[[Labels], int] = lambda _: 1
+    """How many values are read for a series."""
 
 
 def one(name: str, text: str, value: Callable[[], float], *, counter: bool = False) -> Family:
@@ -151,16 +158,21 @@ async def exposition(constant: Mapping[str, str], families: Iterable[Family | Hi
         if isinstance(family, Histograms):
             yield _formatted(_histogram_metric(family, names, values), headed=True)
             continue
-        rows = family.rows()  # a copy, because the tables change between two parts; of long ones it fills a turn by itself
-        await trio.lowlevel.checkpoint()
-        left_out += max(0, len(rows) - SERIES_MAX)
+        rows = iter(family.rows())
+        await trio.lowlevel.checkpoint()  # a copy of a long table fills a turn by itself
         first = True
-        async for part in in_slices(rows[:SERIES_MAX], SLICE_SERIES):
+        async for part in in_slices(islice(rows, SERIES_MAX), SLICE_SERIES, partial(_weight_of, family)):
             yield _formatted(_metric(family, part, names, values), headed=first)
             first = False
+        async for part in in_slices(rows, UNREAD_ROWS_PER_TURN):
+            left_out += len(part)
         await trio.lowlevel.checkpoint()
     beyond = one("ledgermq_series_left_out", "Series beyond the bound of their metric.", lambda: left_out)
     yield _formatted(_metric(beyond, beyond.rows(), names, values), headed=True)
+
+
+def _weight_of(family: Family, row: Row) -> int:
+    return family.weight(row[0])
 
 
 def _metric(family: Family, part: Iterable[Row], names: Labels, values: Labels) -> Metric:

@@ -193,8 +193,8 @@ class Inspection:
         ordered = request.boolean("isOrder")
         self.store.catch_up()
         topics_of: dict[str, list[str]] = {group: [] for group in sorted(self.groups.groups)}
-        async for piece in in_slices(list(self.offsets.table), ROWS_PER_SLICE):
-            for name, group in piece:
+        async for piece in in_slices(self.offsets.table.walk(), ROWS_PER_SLICE):
+            for (name, group), _ in piece:
                 topic = self.topics.get(name)
                 if group in topics_of and topic is not None and topic.order == ordered:
                     topics_of[group].append(name)

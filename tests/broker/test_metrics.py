@@ -156,6 +156,27 @@ async def test_a_scrape_of_many_topics_takes_turns(tmp_path: Path, monkeypatch: 
     assert sum(line.startswith("rocketmq_messages_in_total{") for line in text.splitlines()) == 10_000
 
 
+async def test_a_scrape_takes_turns_by_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic has up to 16,384 queues, and each group has a position on each of them."""
+    async with open_desk(str(tmp_path)) as desk:
+        for group in range(20):
+            for queue_id in range(SLICE_SERIES // 2):
+                desk.broker.offsets.commit(f"g{group}", "topic", queue_id, 0)
+        asked = 0
+
+        def max_offset(store: MessageStore, topic: str, queue_id: int) -> int:
+            nonlocal asked
+            asked += 1
+            return 0
+
+        monkeypatch.setattr(MessageStore, "max_offset", max_offset)
+        with counted(lambda: asked) as turns:
+            await text_of(desk)
+
+    assert asked == 2 * 20 * (SLICE_SERIES // 2), "for the lag, and for its age"
+    assert turns.most <= SLICE_SERIES
+
+
 async def test_series_beyond_their_bound_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a broker with a million groups cannot fill the collector."""
     monkeypatch.setattr(metrics_module, "SERIES_MAX", 5)
