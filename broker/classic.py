@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -49,8 +49,11 @@ def ha_settings(config: BrokerConfig, port: int) -> HaSettings:
     )
 
 
+Node = TypeVar("Node", bound=ClassicNode)
+
+
 @attrs.define(eq=False, kw_only=True, repr=False)
-class ClassicReplication(Replication[ClassicNode]):
+class ClassicReplication(Replication[Node]):
     """The replication of a classic master or slave."""
 
     def _new_sync(self) -> ConfigSync:
@@ -74,9 +77,15 @@ class ClassicReplication(Replication[ClassicNode]):
 
     async def start(self, nursery: trio.Nursery) -> None:
         self.node.before_cut = self._before_cut
-        if self.config.is_slave and self.store.log.empty:  # it may begin in the middle of the master's
+        if (
+            self.node.settings.slave or self.node.settings.elected
+        ) and self.store.log.empty:  # it may begin in the middle of the master's
             self.tables.in_log = False
         await super().start(nursery)
+        await self._begin()
+
+    async def _begin(self) -> None:
+        """Take the first role."""
         config, role = self.config, Role.SLAVE if self.config.is_slave else Role.MASTER
         synchronous = config.broker_role == SYNC_MASTER
         await self.role.change(role, config.broker_id, "brokerRole", synchronous=synchronous)
@@ -163,7 +172,7 @@ class ClassicMode:
         table_log: TableLog,
         persistence: Persistence,
         network: Network,
-    ) -> ClassicReplication:
+    ) -> ClassicReplication[ClassicNode]:
         return ClassicReplication(
             config=self.config,
             node=self.node,

@@ -117,7 +117,7 @@ class BrokerConfig:
     # identity
     broker_cluster_name: str = _key("DefaultCluster", _named)
     broker_name: str = _key("broker-a", _named)
-    broker_id: int = _key(0, _NOT_NEGATIVE)
+    broker_id: int = _key(0, _between(-1, (1 << 63) - 1))
     broker_role: str = _key(ASYNC_MASTER, _one_of(ASYNC_MASTER, SYNC_MASTER, SLAVE))
     broker_permission: int = _key(6, _between(0, 7))
 
@@ -219,6 +219,27 @@ RocketMQ 5.x this is the default."""
     ha_secret_file: str = ""
     """Our own key: the file that has the secret, instead of `haSecret`."""
 
+    # a controller that elects the master
+    enable_controller_mode: bool = False
+    """Whether a controller elects the master of this broker's name, and says which replicas are in sync."""
+    controller_addr: str = _key("", _addressed)
+    """All controllers, separated by `;`."""
+    all_ack_in_sync_state_set: bool = True
+    """Whether a message is acknowledged when all replicas in sync have it; otherwise when `inSyncReplicas` of them do. In
+RocketMQ this is off, and a message that was acknowledged can be lost with the master."""
+    sync_from_last_file: bool = False
+    """Whether an empty replica begins with the last segment of its master instead of the first."""
+    ha_max_time_slave_not_catchup: int = _key(2000, _POSITIVE)
+    """A replica that is behind for so long is no longer in sync; RocketMQ waits for 15,000 ms."""
+    broker_heartbeat_interval: int = _key(150, _POSITIVE)
+    """How often a broker tells the controller that it lives; RocketMQ's every 1,000 ms."""
+    controller_heart_beat_timeout_mills: int = _key(600, _POSITIVE)
+    """A master that the controller has not heard of for so long is replaced; RocketMQ waits for 10,000 ms."""
+    sync_broker_metadata_period: int = _key(1000, _POSITIVE)
+    """How often a broker asks who is master, besides the controller's notices; RocketMQ asks every 5,000 ms."""
+    broker_election_priority: int = _key((1 << 31) - 1, _between(-(1 << 31), (1 << 31) - 1))
+    """Among replicas with equal logs the one with the lowest number is elected."""
+
     # DLedger
     enable_dleger_commit_log: bool = _key(False, name="enableDLegerCommitLog")
     dleger_group: str = _key("", name="dLegerGroup")
@@ -251,12 +272,26 @@ RocketMQ 5.x this is the default."""
             value = getattr(self, field.name)
             if rule is not None and (allowed := rule(value)) is not None:
                 raise BadConfig(key_of(field), str(value), allowed)
+        if self.enable_controller_mode:
+            self._check_controller()
+            return
         if self.enable_dleger_commit_log:
             self._check_dledger()
-        if self.broker_role == SLAVE and self.broker_id == MASTER_ID:
-            raise BadConfig("brokerId", "0", "above 0 with brokerRole=SLAVE")
+        if self.broker_role == SLAVE and self.broker_id <= MASTER_ID:
+            raise BadConfig("brokerId", str(self.broker_id), "above 0 with brokerRole=SLAVE")
         if self.broker_role != SLAVE and self.broker_id != MASTER_ID:
             raise BadConfig("brokerId", str(self.broker_id), f"0 with brokerRole={self.broker_role}")
+
+    def _check_controller(self) -> None:
+        """The role and the id that the configuration gives are not used, whatever they are: the controller gives both."""
+        if self.enable_dleger_commit_log:
+            raise BadConfig(
+                "enableControllerMode",
+                "true",
+                "false with enableDLegerCommitLog=true: either a controller elects, or the group",
+            )
+        if not self.controller_addr:
+            raise BadConfig("controllerAddr", "", "all controllers, such as 127.0.0.1:9878;127.0.0.1:9868;127.0.0.1:9858")
 
     def _check_dledger(self) -> None:
         if self.broker_role == SLAVE or self.broker_id != MASTER_ID:
@@ -275,7 +310,7 @@ RocketMQ 5.x this is the default."""
 
     @property
     def is_slave(self) -> bool:
-        return self.broker_role == SLAVE
+        return self.broker_role == SLAVE and not self.enable_controller_mode
 
     @property
     def name_servers(self) -> list[Address]:
@@ -327,11 +362,9 @@ NOT_THERE = {
     "aclEnable": "access control, so everybody could do everything",
     "authenticationEnabled": "authentication, so everybody could do everything",
     "authorizationEnabled": "authorization, so everybody could do everything",
-    "enableControllerMode": "controller, so no master would be elected",
     "enableSlaveActingMaster": "acting master, so nobody would stand in for a master that is away",
     "enableRemoteEscape": "acting master, so nobody would stand in for a master that is away",
     "enableAutoInSyncReplicas": "automatic choice of in-sync replicas: set inSyncReplicas and minInSyncReplicas",
-    "allAckInSyncStateSet": "set of in-sync replicas that all acknowledge: set inSyncReplicas",
     "duplicationEnable": "duplication, so a slave would take no messages",
     "enableConsumeQueueExt": "extension of consume queues, so filters by SQL would pass over messages",
     "enableMultiDispatch": "light message queues, so messages would be missing there",

@@ -66,6 +66,10 @@ def mode_of(config: BrokerConfig, world: World, address: Address) -> Mode:
         from .dledger import DLedgerMode  # noqa: PLC0415
 
         return DLedgerMode(config, world, address)
+    if config.enable_controller_mode:
+        from .controller import ControllerMode  # noqa: PLC0415
+
+        return ControllerMode(config, world, address)
     from .classic import ClassicMode  # noqa: PLC0415
 
     return ClassicMode(config, world, address)

@@ -358,7 +358,7 @@ class Registration:
         A leader that was deposed may register once more before it knows that. Name servers refuse it in the place of its
         successor, because of the older state; else clients would find no master until the successor's next period.
         """
-        version, term = self.topics.version, self.role.state.term
+        version, term = self.topics.version, self.role.state.term if self.role.takes_puts else 0
         return attrs.evolve(version, state_version=term) if term else version
 
     def _learn(self, answer: RemotingCommand) -> None:

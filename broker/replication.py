@@ -193,14 +193,14 @@ class Replication(Generic[Node]):
         if new.role.takes_puts:
             await self.node.prepare_to_lead()
             await self.store.become_writable()
-            await self.node.lead(new.broker_id, synchronous=new.synchronous)
+            await self.node.lead(new.broker_id, synchronous=new.synchronous, term=new.term)
         elif new.role.is_replica:
             self.sync, self._sync_scope = self._new_sync(), trio.CancelScope()
             if not self.config.ha_master_address:
                 self.node.set_master(None)
             self._learn_master(self.role.master_address, self.role.master_ha_address)
             self._nursery.start_soon(self._keep_tables, self.sync, self._sync_scope)
-            await self.node.follow(new.broker_id)
+            await self.node.follow(new.broker_id, term=new.term)
 
     async def serve(self, _old: RoleState, new: RoleState) -> None:
         """Append changes of tables while this node is master."""

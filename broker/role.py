@@ -30,9 +30,9 @@ class Role(Enum):
     SLAVE = "slave"
     """Follows a master of the classic mode."""
     FOLLOWER = "follower"
-    """Follows the leader of its DLedger group."""
+    """Follows the master that its group or a controller has elected."""
     CANDIDATE = "candidate"
-    """Belongs to a DLedger group and knows of no leader."""
+    """Belongs to a group whose master is elected, and knows of none."""
     READ_ONLY = "read-only"
     """Serves pulls and refuses puts: at the start, while it becomes master, after a failed change of role, or on request."""
 
@@ -77,7 +77,7 @@ class RoleState:
     synchronous: bool = False
     """Whether puts wait for slaves, on a master of the classic mode (SYNC_MASTER)."""
     term: int = 0
-    """The term for which the broker was elected, on a master of a DLedger group whose nodes all register theirs; else 0."""
+    """The term or epoch for which the master was elected; 0 where nobody elects, or where Java nodes register no term."""
     since_ms: int = 0
     """When the change to this role was requested, in milliseconds of the wall clock."""
 

@@ -170,6 +170,28 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
             "A node of a DLedger group that listens beyond this machine starts without a secret.", ours=OURS
         ),
     },
+    "Controller": {
+        "enableControllerMode": Text("A controller elects the master of the brokers of this name.", ours=NEWER),
+        "controllerAddr": Text("All controllers, `host:port`, separated by `;`.", ours=NEWER),
+        "allAckInSyncStateSet": Text(
+            "A send waits for all replicas in sync; otherwise for `inSyncReplicas` copies, and a failover may lose it.",
+            ours="The default is `true`; RocketMQ's is `false`.",
+        ),
+        "syncFromLastFile": Text("An empty replica begins with the master's last segment, not its first.", ours=NEWER),
+        "haMaxTimeSlaveNotCatchup": Text(
+            "A replica that is behind for so long is no longer in sync.", MS, ours="RocketMQ waits for 15,000."
+        ),
+        "brokerHeartbeatInterval": Text(
+            "How often the broker tells the controller that it lives.", MS, ours="RocketMQ does so every 1,000."
+        ),
+        "controllerHeartBeatTimeoutMills": Text(
+            "A master that was silent for so long is replaced.", MS, ours="RocketMQ waits for 10,000."
+        ),
+        "syncBrokerMetadataPeriod": Text(
+            "How often the broker asks who is master, besides the controller's notices.", MS, ours="RocketMQ asks every 5,000."
+        ),
+        "brokerElectionPriority": Text("Among replicas with equal logs the lowest number is elected.", ours=NEWER),
+    },
     "DLedger": {
         "enableDLegerCommitLog": Text("The broker is a node of a DLedger group."),
         "dLegerGroup": Text("The name of the group; empty means `brokerName`."),

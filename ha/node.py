@@ -70,19 +70,23 @@ class ReplicationNode(Protocol):
         """Make everything that the group has acknowledged readable here, before the store becomes writable and `lead` runs."""
         ...
 
-    async def lead(self, broker_id: int, *, synchronous: bool) -> None:
+    async def lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:
         """Serve the other nodes as their master; no role may be active.
 
         Args:
             synchronous: whether puts wait for the other nodes.
+            term: the term or epoch for which this node was elected; 0 where nobody elects.
 
         Raises:
             OSError: as `run`.
         """
         ...
 
-    async def follow(self, broker_id: int) -> None:
+    async def follow(self, broker_id: int, *, term: int) -> None:
         """Follow the master; no role may be active.
+
+        Args:
+            term: the term or epoch for which the master was elected; 0 where nobody elects.
 
         Raises:
             OSError: as `run`.

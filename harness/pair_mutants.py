@@ -40,8 +40,8 @@ def _remember_nothing_at_once(_: Any) -> Callable[[Any], None]:
 
 
 def _name_all_epochs_alike(original: Any) -> Callable[..., Any]:
-    def begun(self: Any, log_start: int, log_end: int, writer: bytes, replicas: int) -> Any:
-        return original(self, log_start, log_end, bytes(len(writer)), replicas)
+    def begun(self: Any, log_start: int, log_end: int, writer: bytes, *rest: Any) -> Any:
+        return original(self, log_start, log_end, bytes(len(writer)), *rest)
 
     return begun
 

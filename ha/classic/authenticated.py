@@ -107,6 +107,8 @@ class AuthenticatedMaster:
     """The confirmed offset, which every frame carries."""
     taken: Callable[[bytes], str | None] = _nobody_has
     """Why a node with this identity may not join, because another connection has it; None if it may."""
+    elected: bool = False
+    """Whether a controller has elected this master."""
     stage: Stage = Stage.GREETING
     next_offset: int = -1
     checksummed: bool = attrs.field(default=True, init=False)
@@ -199,6 +201,9 @@ class AuthenticatedMaster:
             raise HaRefused(f"a slave with brokerId {who.broker_id}: give it one of its own, above 0")
         if (twin := self.taken(who.node)) is not None:
             raise HaRefused(twin)
+        theirs, own_last = slave.epochs.last, self.epochs.last
+        if self.elected and theirs is not None and own_last is not None and theirs.number > own_last.number:
+            raise HaRefused(f"the slave has epoch {theirs.number}, and this master was elected for epoch {own_last.number}")
         if slave.segment_size != self.limits.segment_size:
             raise HaRefused(
                 f"the slave cuts its log every {slave.segment_size} bytes, the master every {self.limits.segment_size}: "
@@ -319,6 +324,8 @@ class AuthenticatedSlave:
     """The confirmed offset as the master sent it, on earlier connections too; at most the end of the slave's log."""
     master_end: int = 0
     """The end of the master's log, as it was sent last."""
+    epoch_min: int = 0
+    """The epoch for which a controller has elected the master; one of an earlier epoch was deposed, and is not followed."""
     readable: int | None = None
     """The master's readable offset, once it was sent on this connection."""
     stage: Stage = Stage.GREETING
@@ -395,6 +402,8 @@ class AuthenticatedSlave:
             raise HaRefused(f"the master refused: {body.decode('utf-8', 'replace')}")
         assert self._hello is not None
         welcome = decode_welcome(body)
+        if (newest := welcome.epochs.last.number if welcome.epochs.last is not None else 0) < self.epoch_min:
+            raise HaRefused(f"the master has epoch {newest}, and the master of epoch {self.epoch_min} is to be followed")
         point = rejoin_point(self._hello, welcome)
         start = welcome.fresh_start if point is None else point
         if point is None and self._end > self.log.min_offset:

@@ -63,10 +63,9 @@ class ClassicCommitLog(WrappingCommitLog[RawCommitLog]):
     def _expire(self, now: float) -> None:
         self.acks.expire(now)
 
-    def lead(self, settings: HaSettings) -> None:
-        """Begin with no acknowledgement, under these settings."""
-        self.settings = settings
-        self.acks = Acknowledgements(settings.replicas, settings.gap_max)
+    def lead(self, settings: HaSettings, acks: Acknowledgements) -> None:
+        """Begin with these acknowledgements, under these settings."""
+        self.settings, self.acks = settings, acks
 
     def stop_leading(self) -> None:
         """Answer the puts that wait for slaves as stored here and not confirmed by enough slaves."""

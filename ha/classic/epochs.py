@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from ..errors import CorruptEpochs
+from ..errors import CorruptEpochs, HaRefused
 
 EPOCHS_MAX = 1000
 """How many epochs are kept and sent; a node that missed more changes of master is filled from the beginning."""
@@ -67,15 +67,30 @@ class EpochList:
         """The list of a log that ends at `offset`, without the epochs that begin there or later, which have no bytes."""
         return EpochList(tuple(entry for entry in self.entries if entry.start < offset))
 
-    def begun(self, log_start: int, log_end: int, writer: bytes, replicas: int) -> EpochList:
+    def begun(self, log_start: int, log_end: int, writer: bytes, replicas: int, number: int | None = None) -> EpochList:
         """The list after `writer` became master of a log with these bounds.
 
         A log without epochs, written before they existed, gets one for its bytes.
+
+        Args:
+            number: the epoch that a controller has given; None for the next one.
+
+        Raises:
+            HaRefused: the controller has forgotten epochs that this log has.
         """
         entries = self.truncated(log_end).entries
         if not entries and log_end > log_start:
-            entries = (Epoch(1, log_start, writer, replicas),)
-        number = max((self.last.number if self.last else 0), entries[-1].number if entries else 0) + 1
+            entries = (Epoch(0 if number is not None else 1, log_start, writer, replicas),)
+        last = max(self.last.number if self.last else -1, entries[-1].number if entries else -1)
+        if number is None:
+            number = max(last, 0) + 1
+        elif number == last and self.last is not None and self.last.start <= log_end:
+            return self  # the same master goes on
+        elif number <= last:
+            raise HaRefused(
+                f"the controller gives epoch {number}, and this log has epoch {last}: the controller has lost its state, or is "
+                "another group's. This node does not lead; restore the controller's directory, or remove haEpochs.json"
+            )
         return EpochList((*entries, Epoch(number, log_end, writer, replicas))[-EPOCHS_MAX:])
 
     def with_writers_of(self, other: EpochList) -> EpochList:

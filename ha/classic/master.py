@@ -26,14 +26,13 @@ from ..envelopes import NODE_SIZE, NONCE_SIZE
 from ..errors import HaError, WrongDialect
 from .acks import Acknowledgements
 from .authenticated import AuthenticatedMaster
-from .autoswitch import AutoSwitchMaster
 from .bare import BareMaster
 from .epochs import EpochList
 from .files import EpochFile
 from .layout import NodeIdentity
 from .protocol import MasterCore, MasterFact, SlaveJoined
 from .rate import Rate
-from .settings import HaSettings
+from .settings import OURS, HaSettings
 
 log = get_logger(__name__)
 
@@ -51,7 +50,7 @@ EPOCH_RETRY_SECONDS = 5.0
 TWIN_SECONDS = 60.0
 """For this time after a connection replaced another one of the same node, a third one is refused unless it is silent."""
 FRAMES_TOGETHER = 16
-"""How many full frames of RocketMQ's dialects are sent in one call."""
+"""How many full frames of the bare dialect are sent in one call."""
 AT_ONCE_BYTES_MAX = 256 * 1024
 """Up to this size a put is sent in its own turn. It exceeds one receive of a producer; more may not fit into the socket."""
 COLD_BYTES = 1024 * 1024 * 1024
@@ -230,6 +229,8 @@ class HAService:
     epoch_file: EpochFile
     acks: Acknowledgements
     epochs: EpochList = attrs.field(factory=EpochList)
+    epoch: int | None = None
+    """The epoch for which a controller has elected this master; None where none elects."""
     port: int = 0
     """The port to which slaves connect, once `run` has started."""
     on_fresh_slave: Callable[[int], None] | None = None
@@ -280,7 +281,7 @@ class HAService:
         kept = await self.workers.run(self.epoch_file.load)
         # Drawn anew each time: a node that runs on an older copy of its store begins an epoch where it has begun one before.
         writer = self.secrets.getrandbits(8 * NODE_SIZE).to_bytes(NODE_SIZE, "big")
-        epochs = kept.begun(self.log.min_offset, log_end, writer, self.settings.replicas)
+        epochs = kept.begun(self.log.min_offset, log_end, writer, self.settings.replicas, self.epoch)
         try:
             await self.workers.run(self.epoch_file.save, epochs)
         except OSError as error:
@@ -307,15 +308,13 @@ class HAService:
             del self.connections[connection]
             if self._owners.get(connection.key) is connection:
                 del self._owners[connection.key]
-                self.acks.leave(connection.key)
+                self.acks.leave(self._counted(connection))
                 log.info("slave_left", remote=str(remote), appended=connection.appended)
             await trio.aclose_forcefully(stream)
 
     def _core(self, remote: Address) -> MasterCore:
         settings, now = self.settings, self.clock.monotonic()
-        if settings.autoswitch:
-            return AutoSwitchMaster(self.log, settings.limits, self._fresh_start, now, self.epochs)
-        if settings.bare:
+        if settings.protocol != OURS:
             return BareMaster(self.log, settings.limits, self._fresh_start, lambda: self.sent_end, now)
         nonce = self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big")
         return AuthenticatedMaster(
@@ -329,6 +328,7 @@ class HAService:
             self.epochs,
             lambda: min(self.acks.confirmed, self.log.readable_offset),  # an answer waits for the flush too
             lambda node: self._twin_of(node, remote),
+            elected=settings.elected,
         )
 
     def _twin_of(self, node: bytes, remote: Address) -> str | None:
@@ -377,8 +377,7 @@ class HAService:
 
     def joined(self, connection: HAConnection, fact: SlaveJoined) -> None:
         """Register a slave that has joined and needs the log from an offset on."""
-        # A slave of RocketMQ's controller mode counts once by its broker id; a bare one has no identity at all.
-        connection.key = key = fact.node or fact.broker_id or connection
+        connection.key = key = connection if fact.node is None else fact.node
         former = self._owners.get(key)
         if former is not None:
             connection.replaced_at = self.clock.monotonic()
@@ -398,17 +397,21 @@ class HAService:
         )
         if fact.fresh and self.on_fresh_slave is not None:
             self.on_fresh_slave(fact.offset)
-        if not fact.learner:
-            if fact.node is None:
-                self.acks.claim(key, fact.offset)
-            else:
-                self.acks.hold(key, fact.offset)
+        if fact.node is None:
+            self.acks.claim(self._counted(connection), fact.offset)
+        else:
+            self.acks.hold(self._counted(connection), fact.offset)
         self.growth.unpark_all()
 
     def reported(self, connection: HAConnection) -> None:
         """Count the report of a slave."""
-        if self._owners.get(connection.key) is connection and connection.slave is not None and not connection.slave.learner:
-            self.acks.hold(connection.key, connection.appended)
+        if self._owners.get(connection.key) is connection:
+            self.acks.hold(self._counted(connection), connection.appended)
+
+    def _counted(self, connection: HAConnection) -> Hashable:
+        """As whom the acknowledgements count a slave: controllers know brokers by their ids."""
+        assert connection.slave is not None
+        return connection.slave.broker_id if self.settings.elected else connection.key
 
     def slaves(self) -> list[SlaveStatus]:
         """The state of all slaves that have joined."""

@@ -15,6 +15,7 @@ from ...store.message_store import MessageStore
 from ...store.scrub import CLASSIC, Framing
 from ...world.network import Address
 from ...world.real import World
+from .acks import Acknowledgements
 from .commitlog import ClassicCommitLog, classic_log
 from .files import EpochFile, load_node
 from .layout import NodeIdentity
@@ -167,10 +168,14 @@ class ClassicNode:
     async def hand_over(self) -> None:
         """Do nothing: a classic group has no elections."""
 
-    async def lead(self, broker_id: int, *, synchronous: bool) -> None:
+    def _acknowledgements(self, settings: HaSettings) -> Acknowledgements:
+        """The acknowledgements of a master that begins under these settings."""
+        return Acknowledgements(settings.replicas, settings.gap_max)
+
+    async def lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:
         world, log = self.world, self._log
         settings = attrs.evolve(self.settings, sync_master=synchronous, slave=False)
-        log.lead(settings)
+        log.lead(settings, self._acknowledgements(settings))
         self.service = service = HAService(
             log,
             world.network,
@@ -181,6 +186,7 @@ class ClassicNode:
             self._identity(broker_id),
             self._epoch_file,
             log.acks,
+            epoch=term or None,
         )
         log.on_appended, log.on_awaited = service.log_grew, service.transfer_now
         service.on_fresh_slave = self._append_queue_ends
@@ -191,7 +197,7 @@ class ClassicNode:
         """Report the ends of queues whose messages are all before `start`, for a slave that gets the log from there on."""
         self._nursery.start_soon(self._store.queue_ends.append, start)
 
-    async def follow(self, broker_id: int) -> None:
+    async def follow(self, broker_id: int, *, term: int) -> None:
         world = self.world
         if not self.settings.bare and self._local.readable_limit is None:  # a bare master sends no limit
             self._local.readable_limit = self._local.readable_offset
@@ -204,6 +210,7 @@ class ClassicNode:
             self.settings,
             self._identity(broker_id),
             self._epoch_file,
+            epoch_min=term,
             on_joined=self.on_following,
         )
         self.client.follow(self._master)

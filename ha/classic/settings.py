@@ -44,6 +44,12 @@ class HaSettings:
 
     sync_flush: bool = False
     """Whether puts are answered only once they are flushed (flushDiskType = SYNC_FLUSH)."""
+    elected: bool = False
+    """Whether a controller elects the master, gives the epochs, and says which slaves count (enableControllerMode)."""
+    all_acknowledge: bool = True
+    """Whether a put waits for all slaves that count (allAckInSyncStateSet), or for `in_sync_replicas` copies; if elected."""
+    lag_seconds_max: float = 2.0
+    """A slave that is behind for longer does not count any more (haMaxTimeSlaveNotCatchup); if elected."""
     accept_loss: bool = False
     """Whether a slave drops acknowledged bytes that a returned master does not have (haAcceptLoss)."""
 

@@ -124,6 +124,8 @@ class HAClient:
     settings: HaSettings
     identity: NodeIdentity
     epoch_file: EpochFile
+    epoch_min: int = 0
+    """The epoch for which a controller has elected the master that is to be followed; 0 where none elects."""
     master: Address | None = None
     """The master's HA address; set through `follow`."""
     on_joined: Callable[[], None] = lambda: None
@@ -258,6 +260,7 @@ class HAClient:
             self.epochs,
             settings.from_first,
             self._confirmed,
+            epoch_min=self.epoch_min,
         )
 
     async def _receive(self, stream: Stream, core: SlaveCore) -> None:
@@ -346,6 +349,9 @@ class HAClient:
         seconds = self.follower.tail_seconds(start)
         # With SYNC_FLUSH a master that has lost power has what it let consumers see. This outlives a start of the slave.
         shown_end = max(confirmed_end, self.follower.log.readable_limit or 0)
+        # An elected master lets consumers see what all nodes hold that count, and answers nothing else.
+        if self.settings.elected and shown_end <= start:
+            return
         answered_end = shown_end if self.settings.sync_flush else max(confirmed_end, promised_end)
         if self.settings.accept_loss or (answered_end <= start and seconds <= UNPROMISED_SECONDS_MAX):
             return

@@ -189,10 +189,10 @@ class DLedgerNode:
         """Transfer leadership before a stop, if another node can take it."""
         await self.replica.resign()
 
-    async def lead(self, broker_id: int, *, synchronous: bool) -> None:
+    async def lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:
         """Do nothing, because the group elects its leader."""
 
-    async def follow(self, broker_id: int) -> None:
+    async def follow(self, broker_id: int, *, term: int) -> None:
         """Do nothing, because the group elects its leader."""
 
     async def stop(self) -> None:

@@ -47,12 +47,29 @@ def test_the_store_gets_its_part() -> None:
     assert store.mapped_file_size_commit_log == 16 * 1024 * 1024
 
 
-@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "enableControllerMode"])
+@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "enableSlaveActingMaster"])
 def test_protection_that_is_not_there_is_refused_and_not_left_out(key: str) -> None:
     """Who switched on access control or leader election must not run without it because the key is unknown here."""
     with pytest.raises(BadConfig, match=f"{key} must be false: .*\\(got 'true'\\)"):
         config_of({key: "true"})
     assert config_of({key: "false"}).others == {key: "false"}
+
+
+def test_two_ways_to_elect_a_master_are_refused() -> None:
+    with pytest.raises(BadConfig, match="enableControllerMode must be false with enableDLegerCommitLog=true"):
+        config_of({"enableControllerMode": "true", "enableDLegerCommitLog": "true", "controllerAddr": "10.0.0.1:9878"})
+
+
+def test_controller_mode_without_a_controller_is_refused() -> None:
+    with pytest.raises(BadConfig, match="controllerAddr must be all controllers"):
+        config_of({"enableControllerMode": "true"})
+
+
+@pytest.mark.parametrize("broker_id", ["-1", "0", "3"])
+def test_a_controller_gives_role_and_id_whatever_the_file_says(broker_id: str) -> None:
+    entries = {"brokerRole": "SLAVE", "brokerId": broker_id, "enableControllerMode": "true", "controllerAddr": "10.0.0.1:9878"}
+
+    assert not config_of(entries).is_slave
 
 
 @pytest.mark.parametrize(

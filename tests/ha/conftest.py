@@ -81,9 +81,9 @@ def open_node(lines: Lines) -> OpenNode:
             await nursery.start(node.run, store)
             if slave:
                 store.is_replica, store.writability.role_refusal = True, "the broker is a slave"
-                await node.follow(number)
+                await node.follow(number, term=0)
             else:
-                await node.lead(number, synchronous=ha.sync_master)
+                await node.lead(number, synchronous=ha.sync_master, term=0)
             yield Running(node, store, world)
             nursery.cancel_scope.cancel()
 

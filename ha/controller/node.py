@@ -1,0 +1,93 @@
+"""A broker's node of a group whose master a controller elects: a classic node that counts the acknowledgements of a set."""
+
+from __future__ import annotations
+
+import attrs
+
+from ...store.commitlog import CommitLog
+from ...store.config import StoreConfig
+from ...world.real import World
+from ..classic.acks import Acknowledgements
+from ..classic.epochs import EpochList
+from ..classic.in_sync import InSyncAcknowledgements
+from ..classic.layout import NodeIdentity
+from ..classic.node import ClassicNode
+from ..classic.settings import HaSettings
+
+
+@attrs.define(eq=False, repr=False)
+class ElectedNode(ClassicNode):
+    """Implements `ReplicationNode`; whoever speaks with the controller sets what it has said before the role changes."""
+
+    own_id: int = 0
+    """The broker id that the controller has given this node; 0 until it has."""
+    members: frozenset[int] = frozenset()
+    """The replicas in sync that the controller confirmed when it elected this node, the node included."""
+    set_epoch: int = 0
+    """The epoch of that set."""
+    in_sync: InSyncAcknowledgements | None = None
+    """The set and its acknowledgements, while this node is master."""
+
+    _settled: bool = False
+    """Whether the controller has given this process a role."""
+    clean_stop: bool = False
+    """Whether the last run in this store stopped in order."""
+
+    @property
+    def epochs(self) -> EpochList:
+        """The epochs of this node's log; empty until it has a role."""
+        if self.service is not None:
+            return self.service.epochs
+        return (self.client.epochs if self.client is not None else None) or EpochList()
+
+    def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
+        self.clean_stop = not world.disk.exists(f"{config.store_path_root_dir}/abort")
+        return super().open_commit_log(world, config)
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the controller has given no role yet, without which no name server may know the broker."""
+        return not self._settled
+
+    @property
+    def _first_limit(self) -> int | None:
+        return 0
+
+    def _acknowledgements(self, settings: HaSettings) -> Acknowledgements:
+        self.in_sync = InSyncAcknowledgements(
+            replicas=settings.in_sync_replicas,
+            gap_max=settings.gap_max,
+            own_id=self.own_id,
+            members=self.members,
+            set_epoch=self.set_epoch,
+            log_end=lambda: self._local.max_offset,
+            limit_readable=self._limit_readable,
+            lag_seconds_max=settings.lag_seconds_max,
+            all_acknowledge=settings.all_acknowledge,
+        )
+        return self.in_sync
+
+    def _limit_readable(self, limit: int | None) -> None:
+        local, checkpoints = self._local, self._store.checkpoints
+        if limit == local.readable_limit:
+            return
+        local.readable_limit = limit
+        if checkpoints is not None and limit is not None:
+            checkpoints.note_readable()
+        for listener in local.on_readable:
+            listener()
+
+    async def lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:
+        self._settled = True
+        await super().lead(broker_id, synchronous=synchronous, term=term)
+
+    async def follow(self, broker_id: int, *, term: int) -> None:
+        self._settled = self._settled or term > 0
+        await super().follow(broker_id, term=term)
+
+    async def stop(self) -> None:
+        self.in_sync = None
+        await super().stop()
+
+    def _identity(self, broker_id: int) -> NodeIdentity:  # noqa: ARG002 - clients know a master by 0, its slaves by its own id
+        return super()._identity(self.own_id)

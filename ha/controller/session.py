@@ -1,0 +1,374 @@
+"""The conversation of a broker with the controller: its id and registration, its heartbeats, who is master, who is in sync.
+
+One connection to the controller that leads is kept. Whatever the controller says of masters goes to `on_decision`; whatever
+changes in the set of replicas is proposed to it. A broker without a controller keeps the role that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import attrs
+import trio
+
+from ...remoting.channel import Channel, connected
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import RemotingCommand
+from ...remoting.errors import RemotingError
+from ...world.clock import Clock
+from ...world.events import get_logger
+from ...world.network import Address, Network
+from ...world.workers import Workers
+from ..classic.in_sync import InSyncAcknowledgements, Proposal
+from .identity import Identity, IdentityFiles
+from .protocol import (
+    AlterSyncStateSetRequest,
+    ApplyBrokerIdRequest,
+    BrokerHeartbeat,
+    ElectMasterRequest,
+    GetMetadataResponse,
+    GetReplicaInfoRequest,
+    Header,
+    Mastership,
+    NextBrokerIdRequest,
+    NextBrokerIdResponse,
+    RegisterBrokerRequest,
+    SyncStateSet,
+)
+
+log = get_logger(__name__)
+
+CALL_SECONDS = 1.0
+"""How long a controller may take to answer; then another one may have become their leader."""
+FIND_PAUSE_SECONDS = 0.1
+"""The pause before the controllers are asked again which of them leads."""
+SET_SECONDS = 0.05
+"""How often the master checks whether its set should change."""
+REFUSED_SECONDS = 0.2
+"""The pause before a change of the set that the controller has refused is proposed again."""
+_UNKNOWN_HERE = frozenset(
+    {ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST}
+)
+"""The controller does not know this broker: it was removed, or the controller has lost its state."""
+
+
+@attrs.frozen(kw_only=True)
+class SessionSettings:
+    """What a broker tells the controller, and how often."""
+
+    controllers: Sequence[Address]
+    cluster: str
+    broker_name: str
+    address: str
+    """At which clients reach the broker, `host:port`."""
+    heartbeat_seconds: float
+    expiry_millis: int
+    """The controller takes the broker for dead when it has heard nothing for so long (controllerHeartBeatTimeoutMills)."""
+    poll_seconds: float
+    """How often the controller is asked for the master, besides its notices (syncBrokerMetadataPeriod)."""
+    priority: int
+    """Among equals the controller elects the replica with the lowest number (brokerElectionPriority)."""
+
+
+@attrs.frozen
+class LogState:
+    """The log of a broker, as its heartbeats tell it."""
+
+    end: int
+    epoch: int
+    """The last epoch of the log; 0 if it has none."""
+    confirmed: int
+
+
+@attrs.frozen
+class Decision:
+    """Who is the master, by the controller."""
+
+    master_id: int | None
+    """None while the controller has elected nobody."""
+    master_address: str
+    epoch: int
+    members: frozenset[int]
+    """The replicas in sync that the controller has confirmed."""
+    set_epoch: int
+
+    @property
+    def role(self) -> tuple[int, int | None, str]:
+        """What a change of role depends on."""
+        return self.epoch, self.master_id, self.master_address
+
+
+class _Refused(Exception):
+    """The controller has answered with a code other than success."""
+
+    def __init__(self, answer: RemotingCommand) -> None:
+        super().__init__(f"code {answer.code}: {answer.remark}")
+        self.code = answer.code
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class ControllerSession:
+    """The broker's side of the conversation."""
+
+    settings: SessionSettings
+    network: Network
+    clock: Clock
+    workers: Workers
+    files: IdentityFiles
+    identity: Identity | None
+    """The stored identity; None before the first registration."""
+    clean_stop: bool
+    """Whether the last run in this store stopped in order, so that the log has all that it ever acknowledged."""
+    log_state: Callable[[], LogState]
+    in_sync: Callable[[], InSyncAcknowledgements | None]
+    """The set of replicas while this broker is master; else None."""
+    on_identity: Callable[[int], None] = lambda _: None
+    """Called with the broker id once the controller has confirmed it."""
+    on_decision: Callable[[Decision], None] = lambda _: None
+    """Called with each decision; it must do no I/O."""
+    decision: Decision | None = None
+    """The last decision."""
+    controller: Address | None = None
+    """The controller with which the broker speaks; None while there is none."""
+    trouble: str = "no controller has been asked yet"
+    """Why there is none."""
+    _registered: bool = False
+    _look: trio.Event = attrs.field(factory=trio.Event)
+
+    def look_now(self) -> None:
+        """Ask for the master in the next turn of the event loop, because somebody says that it has changed."""
+        self._look.set()
+
+    async def run(self) -> NoReturn:
+        """Keep up the conversation until cancelled.
+
+        Raises:
+            OSError: the file of the identity cannot be written.
+        """
+        if self.identity is not None and not self.identity.check_code:
+            self.on_identity(self.identity.broker_id)
+        while True:
+            leader = await self._find()
+            reason = "no controller that leads has answered"
+            if leader is not None:
+                try:
+                    async with connected(leader, network=self.network) as channel:
+                        self.controller = leader
+                        log.info("controller_found", controller=str(leader))
+                        await self._converse(channel)
+                except* (RemotingError, _Refused) as group:
+                    reason = _first_text(group)
+            if self.controller is not None or reason != self.trouble:
+                log.warning("controller_lost", reason=reason, controllers=[str(one) for one in self.settings.controllers])
+            self.controller, self.trouble = None, reason
+            await trio.sleep(FIND_PAUSE_SECONDS)
+
+    async def _find(self) -> Address | None:
+        """Ask all controllers at once which of them leads."""
+        found: list[Address] = []
+        async with trio.open_nursery() as nursery:
+            for address in self.settings.controllers:
+                nursery.start_soon(self._ask, address, found, nursery.cancel_scope)
+        return found[0] if found else None
+
+    async def _ask(self, address: Address, found: list[Address], scope: trio.CancelScope) -> None:
+        try:
+            with trio.move_on_after(CALL_SECONDS):
+                async with connected(address, network=self.network) as channel:
+                    answer = await channel.call(RemotingCommand(RequestCode.CONTROLLER_GET_METADATA_INFO), CALL_SECONDS)
+                metadata = GetMetadataResponse.of(answer)
+                if metadata.is_leader:
+                    found.insert(0, address)
+                    scope.cancel()
+                elif metadata.controller_leader_address:
+                    found.append(Address.parse(metadata.controller_leader_address))
+        except (RemotingError, ValueError) as error:
+            log.debug("controller_not_asked", controller=str(address), reason=str(error))
+
+    async def _converse(self, channel: Channel) -> None:
+        if self.identity is None or self.identity.check_code:
+            await self._apply(channel)
+        if not self._registered:
+            await self._register(channel)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._beat, channel)
+            nursery.start_soon(self._follow_master, channel)
+            nursery.start_soon(self._keep_set, channel)
+
+    async def _call(
+        self, channel: Channel, code: RequestCode, header: Header, body: bytes = b"", *, one_of: frozenset[int] = frozenset()
+    ) -> RemotingCommand:
+        """Ask, and return the answer if it is a success or has one of the given codes.
+
+        Raises:
+            RemotingError: there was no answer; what was asked for may have been done.
+            _Refused: any other answer.
+        """
+        answer = await channel.call(RemotingCommand(code, header.ext(), body), CALL_SECONDS)
+        if answer.code != ResponseCode.SUCCESS and answer.code not in one_of:
+            raise _Refused(answer)
+        return answer
+
+    async def _apply(self, channel: Channel) -> None:
+        """Get an id, in steps that may be interrupted anywhere: the check code says that it is the same broker that asks."""
+        cluster, name = self.settings.cluster, self.settings.broker_name
+        identity = self.identity
+        while identity is None or identity.check_code:
+            if identity is None:
+                answer = await self._call(
+                    channel,
+                    RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+                    NextBrokerIdRequest(cluster_name=cluster, broker_name=name),
+                )
+                identity = await self._keep(self._application(NextBrokerIdResponse.of(answer).next_broker_id))
+            answer = await self._call(
+                channel,
+                RequestCode.CONTROLLER_APPLY_BROKER_ID,
+                ApplyBrokerIdRequest(
+                    cluster_name=cluster,
+                    broker_name=name,
+                    applied_broker_id=identity.broker_id,
+                    register_check_code=identity.check_code,
+                ),
+                one_of=frozenset({ResponseCode.CONTROLLER_BROKER_ID_INVALID}),
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                identity = await self._keep(attrs.evolve(identity, check_code=""))
+            else:  # another broker was quicker
+                await self.workers.run(self.files.drop_application)
+                identity = self.identity = None
+        self.on_identity(identity.broker_id)
+
+    def _application(self, broker_id: int) -> Identity:
+        settings = self.settings
+        return Identity(settings.cluster, settings.broker_name, broker_id, f"{settings.address};{self.clock.wall_ms()}")
+
+    async def _keep(self, identity: Identity) -> Identity:
+        await self.workers.run(self.files.save, identity)
+        self.identity = identity
+        return identity
+
+    async def _register(self, channel: Channel) -> None:
+        """Say that this process begins, and with which log; the controller may elect anew because of it."""
+        assert self.identity is not None
+        state = self.log_state()
+        request = RegisterBrokerRequest(
+            cluster_name=self.settings.cluster,
+            broker_name=self.settings.broker_name,
+            broker_id=self.identity.broker_id,
+            broker_address=self.settings.address,
+            max_offset=state.end,
+            epoch=state.epoch,
+            clean_stop=self.clean_stop,
+        )
+        answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, request, one_of=_UNKNOWN_HERE)
+        if answer.code != ResponseCode.SUCCESS:
+            self.identity = self._application(self.identity.broker_id)
+            await self._apply(channel)
+            answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, request)
+        self._registered = True
+        self._decide(answer)
+
+    async def _beat(self, channel: Channel) -> NoReturn:
+        settings = self.settings
+        while True:
+            assert self.identity is not None
+            state = self.log_state()
+            heartbeat = BrokerHeartbeat(
+                cluster_name=settings.cluster,
+                broker_name=settings.broker_name,
+                broker_addr=settings.address,
+                broker_id=self.identity.broker_id,
+                epoch=state.epoch,
+                max_offset=state.end,
+                confirm_offset=state.confirmed,
+                heartbeat_timeout_mills=settings.expiry_millis,
+                election_priority=settings.priority,
+            )
+            await self._call(channel, RequestCode.BROKER_HEARTBEAT, heartbeat)
+            await trio.sleep(settings.heartbeat_seconds)
+
+    async def _follow_master(self, channel: Channel) -> NoReturn:
+        name = self.settings.broker_name
+        while True:
+            self._look = trio.Event()
+            request = GetReplicaInfoRequest(broker_name=name)
+            answer = await self._call(channel, RequestCode.CONTROLLER_GET_REPLICA_INFO, request, one_of=_UNKNOWN_HERE)
+            if answer.code != ResponseCode.SUCCESS:
+                await self._register(channel)
+            elif self._decide(answer) is None:
+                await self._stand(channel)
+            with trio.move_on_after(self.settings.poll_seconds):
+                await self._look.wait()
+
+    async def _stand(self, channel: Channel) -> None:
+        """Ask for an election, because there is no master."""
+        assert self.identity is not None
+        request = ElectMasterRequest(
+            cluster_name=self.settings.cluster, broker_name=self.settings.broker_name, broker_id=self.identity.broker_id
+        )
+        answer = await channel.call(RemotingCommand(RequestCode.CONTROLLER_ELECT_MASTER, request.ext()), CALL_SECONDS)
+        if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            raise _Refused(answer)
+        log.debug("election_asked_for", code=answer.code, remark=answer.remark)
+        if answer.code == ResponseCode.SUCCESS:
+            self.look_now()
+
+    def _decide(self, answer: RemotingCommand) -> Decision | None:
+        """Take what an answer says of the master; returns the decision, or None if there is no master."""
+        mastership = Mastership.of(answer)
+        if mastership.master_broker_id is None or not mastership.master_address or mastership.master_epoch is None:
+            return None
+        replicas = SyncStateSet.of(answer.body)
+        decision = Decision(
+            mastership.master_broker_id,
+            mastership.master_address,
+            mastership.master_epoch,
+            replicas.sync_state_set,
+            replicas.sync_state_set_epoch,
+        )
+        known = self.decision
+        if known is None or (decision.epoch, decision.set_epoch) >= (known.epoch, known.set_epoch):
+            self.decision = decision
+            self.on_decision(decision)
+        return decision
+
+    async def _keep_set(self, channel: Channel) -> NoReturn:
+        """Propose to the controller whatever changes in the set, while this broker is master."""
+        refused: Proposal | None = None
+        while True:
+            await trio.sleep(SET_SECONDS)
+            in_sync, decision = self.in_sync(), self.decision
+            if in_sync is None or decision is None or (proposal := in_sync.proposal(self.clock.monotonic())) is None:
+                continue
+            request = AlterSyncStateSetRequest(
+                broker_name=self.settings.broker_name, master_broker_id=in_sync.own_id, master_epoch=decision.epoch
+            )
+            body = SyncStateSet(sync_state_set=proposal.members, sync_state_set_epoch=proposal.epoch).body()
+            answer = await channel.call(
+                RemotingCommand(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, request.ext(), body), CALL_SECONDS
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                confirmed = SyncStateSet.of(answer.body)
+                in_sync.confirm(confirmed.sync_state_set, confirmed.sync_state_set_epoch)
+                log.info(
+                    "sync_state_set_changed",
+                    members=sorted(confirmed.sync_state_set),
+                    set_epoch=confirmed.sync_state_set_epoch,
+                )
+            elif answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+                raise _Refused(answer)
+            else:
+                if proposal != refused:
+                    log.warning("sync_state_set_not_changed", members=sorted(proposal.members), reason=answer.remark)
+                refused = proposal
+                self.look_now()
+                await trio.sleep(REFUSED_SECONDS)
+
+
+def _first_text(group: BaseExceptionGroup[Exception]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)

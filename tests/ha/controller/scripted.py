@@ -1,0 +1,153 @@
+"""A controller that the test scripts: it keeps what brokers say, and answers with the master and the set that it is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import attrs
+import trio
+
+from ledgermq.ha.controller.protocol import (
+    AlterSyncStateSetRequest,
+    AlterSyncStateSetResponse,
+    ApplyBrokerIdRequest,
+    ApplyBrokerIdResponse,
+    BrokerHeartbeat,
+    GetMetadataResponse,
+    Mastership,
+    NextBrokerIdResponse,
+    RegisterBrokerRequest,
+    SyncStateSet,
+)
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.dispatcher import Dispatcher, Handler
+from ledgermq.remoting.server import RemotingServer, ServerConnection
+from ledgermq.world.address import Address
+from ledgermq.world.real import World
+
+PORT = 9878
+NAME = "broker-a"
+
+
+@attrs.define(eq=False)
+class ScriptedController:
+    """The state and the handlers."""
+
+    address: Address
+    leads: bool = True
+    agrees: bool = True
+    """Whether changes of the set are confirmed."""
+    master: int | None = None
+    epoch: int = 0
+    members: frozenset[int] = frozenset()
+    set_epoch: int = 0
+    addresses: dict[int, str] = attrs.field(factory=dict[int, str])
+    registrations: list[RegisterBrokerRequest] = attrs.field(factory=list[RegisterBrokerRequest])
+    beats: dict[int, BrokerHeartbeat] = attrs.field(factory=dict[int, BrokerHeartbeat])
+    proposals: list[frozenset[int]] = attrs.field(factory=list[frozenset[int]])
+    taken: dict[int, str] = attrs.field(factory=dict[int, str])
+    """The check code of each id."""
+    offers: list[int] = attrs.field(factory=list[int])
+    """The next ids that brokers are offered, instead of a free one."""
+    forgotten: bool = False
+    """Whether all brokers are unknown, until one applies for its id again."""
+
+    def elect(self, broker_id: int) -> None:
+        """Make a broker the master of the next epoch, alone in the set."""
+        self.master, self.epoch, self.members = broker_id, self.epoch + 1, frozenset({broker_id})
+        self.set_epoch += 1
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Register the handlers."""
+        for code, handler in {
+            RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
+            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: self._next_id,
+            RequestCode.CONTROLLER_APPLY_BROKER_ID: self._apply,
+            RequestCode.CONTROLLER_REGISTER_BROKER: self._register,
+            RequestCode.CONTROLLER_GET_REPLICA_INFO: self._replica_info,
+            RequestCode.CONTROLLER_ELECT_MASTER: self._elect,
+            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter,
+            RequestCode.BROKER_HEARTBEAT: self._beat,
+        }.items():
+            dispatcher.register(code, partial(self._if_leading, handler))
+
+    def _if_leading(self, handler: Handler, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
+        if not self.leads and request.code != RequestCode.CONTROLLER_GET_METADATA_INFO:
+            return request.response(ResponseCode.CONTROLLER_NOT_LEADER)
+        return handler(connection, request)
+
+    def _metadata(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        return request.response(ext=GetMetadataResponse(group="group", is_leader=self.leads).ext())
+
+    def _next_id(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        offered = self.offers.pop(0) if self.offers else max(self.taken, default=0) + 1
+        answer = NextBrokerIdResponse(cluster_name="c", broker_name=NAME, next_broker_id=offered)
+        return request.response(ext=answer.ext())
+
+    def _apply(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        asked = ApplyBrokerIdRequest.of(request)
+        if self.forgotten:
+            self.forgotten, self.taken = False, {}
+        if self.taken.setdefault(asked.applied_broker_id, asked.register_check_code) != asked.register_check_code:
+            return request.response(ResponseCode.CONTROLLER_BROKER_ID_INVALID)
+        return request.response(ext=ApplyBrokerIdResponse(cluster_name="c", broker_name=NAME).ext())
+
+    def _register(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        asked = RegisterBrokerRequest.of(request)
+        if self.forgotten:
+            return request.response(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED)
+        self.registrations.append(asked)
+        self.addresses[asked.broker_id] = asked.broker_address
+        return self._replica_info(_connection, request)
+
+    def _replica_info(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        if self.forgotten:
+            return request.response(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST)
+        if self.master is None:
+            return request.response()
+        mastership = Mastership(
+            master_broker_id=self.master, master_address=self.addresses[self.master], master_epoch=self.epoch
+        )
+        return request.response(ext=mastership.ext(), body=self._set())
+
+    def _elect(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        return request.response(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark="the test elects")
+
+    def _set(self) -> bytes:
+        return SyncStateSet(sync_state_set=self.members, sync_state_set_epoch=self.set_epoch).body()
+
+    def _alter(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        asked, wanted = AlterSyncStateSetRequest.of(request), SyncStateSet.of(request.body)
+        self.proposals.append(wanted.sync_state_set)
+        if (asked.master_broker_id, asked.master_epoch, wanted.sync_state_set_epoch) != (
+            self.master,
+            self.epoch,
+            self.set_epoch,
+        ) or not self.agrees:
+            return request.response(ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, remark="the test does not agree")
+        self.members, self.set_epoch = wanted.sync_state_set, self.set_epoch + 1
+        answer = AlterSyncStateSetResponse(new_sync_state_set_epoch=self.set_epoch)
+        return request.response(ext=answer.ext(), body=self._set())
+
+    def _beat(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        beat = BrokerHeartbeat.of(request)
+        assert beat.broker_id is not None
+        self.beats[beat.broker_id] = beat
+        return request.response()
+
+
+@asynccontextmanager
+async def scripted_controller(world: World, host: str) -> AsyncGenerator[ScriptedController]:
+    """Serve for the length of the block."""
+    controller, dispatcher = ScriptedController(Address(host, PORT)), Dispatcher()
+    controller.register(dispatcher)
+    server = RemotingServer(dispatcher, world.network, world.clock)
+    listeners = list(await world.network.open_listeners(host, PORT))
+    async with trio.open_nursery() as nursery:
+        dispatcher.nursery = nursery
+        await nursery.start(server.serve, listeners)
+        yield controller
+        nursery.cancel_scope.cancel()
