@@ -17,15 +17,14 @@ from ..message.data_version import DataVersion
 from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, dumps_strict, loads
 from ..message.numbers import int_of
 from ..remoting.bounds import checked_name, refuse
+from ..remoting.changed_settings import requested_changes, save, save_changes
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
-from ..remoting.java_properties import PROPERTIES_BYTES_MAX, read_properties, write_properties
+from ..remoting.java_properties import PROPERTIES_BYTES_MAX
 from ..remoting.server import ServerConnection
-from ..remoting.tls import TLS_KEYS
 from ..world.events import get_logger
-from ..world.files import replace_file
 from ..world.real import World
 from .bounds import KV_CHARACTERS_MAX, TOPIC_CHARACTERS_MAX, VALUE_CHARACTERS_MAX, checked_address
 from .config import CHANGEABLE, KEYS, NamesrvConfig
@@ -293,14 +292,14 @@ class Handlers:
             changed = self.kv_config.with_value(namespace, key, value)
             if changed.characters > KV_CHARACTERS_MAX:
                 raise refuse(f"all namespaces together have at most {KV_CHARACTERS_MAX} characters")
-            await self._save(self.config.kv_config_path, changed.to_bytes())
+            await save(self.world, self.config.kv_config_path, changed.to_bytes())
             self.kv_config = changed  # only what is on disk is served, so that no value disappears at a restart
         return request.response()
 
     async def delete_kv_config(self, request: RemotingCommand) -> RemotingCommand:
         async with self._saving:
             changed = self.kv_config.without(request.text("namespace"), request.text("key"))
-            await self._save(self.config.kv_config_path, changed.to_bytes())
+            await save(self.world, self.config.kv_config_path, changed.to_bytes())
             self.kv_config = changed
         return request.response()
 
@@ -308,36 +307,17 @@ class Handlers:
         return request.response(body=self.config.to_properties().encode())
 
     async def update_config(self, request: RemotingCommand) -> RemotingCommand:
-        try:
-            entries = read_properties(request.body.decode())
-        except ValueError as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not properties text: {error}") from error
-        fixed = {key.strip() for key in self.config.config_black_list.split(";")} | (KEYS.keys() - CHANGEABLE) | TLS_KEYS.keys()
-        if refused := sorted(fixed & entries.keys()):
-            raise RequestRefused(ResponseCode.NO_PERMISSION, f"{', '.join(refused)} cannot be changed through the network")
-        if unknown := sorted(entries.keys() - KEYS.keys()):
-            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"this name server has no setting {', '.join(unknown)}")
+        entries = requested_changes(request, "name server", KEYS, CHANGEABLE, self.config.config_black_list)
         async with self._saving:
             try:
                 changed = self.config.with_entries(entries)
             except BadNamesrvConfig as error:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
             changes = {**self.changes, **entries}
-            await self._save(self.config.config_store_path, write_properties(changes).encode())
+            await save_changes(self.world, self.config.config_store_path, changes)
             self.config, self.changes = changed, changes
         log.info("config_changed", entries=entries)
         return request.response()
-
-    async def _save(self, path: str, content: bytes) -> None:
-        if not path:
-            return
-        try:
-            await self.world.workers.run(replace_file, self.world.disk, path, content)
-        except OSError as error:
-            log.error("config_not_saved", path=path, reason=error.strerror or str(error))
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"{path}: {error.strerror or error}; nothing was changed"
-            ) from error
 
 
 def _of_request_alone(answer: Callable[[RemotingCommand], T]) -> Callable[[ServerConnection, RemotingCommand], T]:

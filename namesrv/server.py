@@ -10,8 +10,8 @@ import attrs
 import trio
 
 from ..message.errors import JsonError
+from ..remoting.changed_settings import read_changes
 from ..remoting.dispatcher import Dispatcher
-from ..remoting.java_properties import read_properties
 from ..remoting.monitoring import open_monitoring
 from ..remoting.server import RemotingServer, ServerConnection, ServerLimits
 from ..remoting.tls import open_tls
@@ -106,18 +106,11 @@ async def _expire(handlers: Handlers, server: RemotingServer) -> None:
 
 
 def _load_changes(config: NamesrvConfig, world: World) -> dict[str, str]:
-    """The settings that administrators changed through the network before this start; other keys of the file are ignored."""
     path = config.config_store_path
-    if not path or not world.disk.exists(path):
-        return {}
     try:
-        entries = read_properties(read_file(world.disk, path).decode())
+        return read_changes(world.disk, path, CHANGEABLE)
     except ValueError as error:
         raise BadNamesrvConfig("configStorePath", path, f"a file of properties in UTF-8 ({error})") from error
-    changes = {key: value for key, value in entries.items() if key in CHANGEABLE}
-    if changes:
-        log.info("config_changes_read", path=path, entries=changes)
-    return changes
 
 
 def _load_kv_config(config: NamesrvConfig, world: World) -> KvConfig:

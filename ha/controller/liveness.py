@@ -7,6 +7,8 @@ before. In between it is neither: it is not elected, and it is not replaced.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from .protocol import LOWEST_PRIORITY
@@ -69,6 +71,7 @@ class Liveness:
             return self.leads_since + TIMEOUT_SECONDS
         return max(heard.at, self.leads_since) + heard.timeout_seconds
 
-    def forget(self, name: str, broker_id: int) -> None:
-        """Forget a replica that was removed."""
-        self._heard.pop((name, broker_id), None)
+    def forget(self, name: str, broker_ids: Iterable[int]) -> None:
+        """Forget replicas that were removed."""
+        for broker_id in broker_ids:
+            self._heard.pop((name, broker_id), None)

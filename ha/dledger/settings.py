@@ -18,8 +18,8 @@ from .recovery import LedgerFiles
 NATIVE, JAVA = "native", "java"
 
 
-def parse_peers(text: str) -> dict[PeerId, Address]:
-    """Read `dLegerPeers`: `n0-127.0.0.1:40911;n1-127.0.0.1:40912`; an id is the text before the first `-`.
+def parse_peers(text: str, key: str = "dLegerPeers") -> dict[PeerId, Address]:
+    """Read the peers of a group: `n0-127.0.0.1:40911;n1-127.0.0.1:40912`; an id is the text before the first `-`.
 
     Raises:
         WrongHaSetting: the text is not such a list.
@@ -33,7 +33,7 @@ def parse_peers(text: str) -> dict[PeerId, Address]:
             peers[PeerId(peer)] = Address.parse(address)
         except ValueError as error:
             raise WrongHaSetting(
-                f"dLegerPeers is a list like n0-127.0.0.1:40911;n1-127.0.0.1:40912 (got {part!r:.100}: {error})"
+                f"{key} is a list like n0-127.0.0.1:40911;n1-127.0.0.1:40912 (got {part!r:.100}: {error})"
             ) from error
     return peers
 

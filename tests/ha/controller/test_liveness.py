@@ -41,7 +41,7 @@ def test_a_forgotten_replica_is_unknown() -> None:
     liveness.hear("b1", 1, Heard(100.0))
 
     for _ in range(2):
-        liveness.forget("b1", 1)
+        liveness.forget("b1", [1])
 
     assert liveness.last("b1", 1) is None
     assert not liveness.is_alive("b1", 1, 100.0)

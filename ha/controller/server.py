@@ -1,0 +1,95 @@
+"""The trio shell of a controller: it listens, takes part in the group of controllers and passes requests to the handlers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import attrs
+import trio
+
+from ...remoting.changed_settings import read_changes
+from ...remoting.dispatcher import Dispatcher
+from ...remoting.server import RemotingServer, ServerLimits
+from ...remoting.tls import open_tls
+from ...world.network import Address
+from ...world.real import World
+from .config import CHANGEABLE, ControllerConfig
+from .errors import BadControllerConfig
+from .member import ControllerMember, open_member
+from .notices import Notices
+from .service import ControllerService
+from .state import BrokerSet
+
+
+@attrs.define(eq=False)
+class Controller:
+    """A controller that is serving."""
+
+    address: Address
+    """The address that it gives to brokers, through the other controllers, too."""
+    node: ControllerMember
+    dispatcher: Dispatcher
+    _service: ControllerService
+
+    def __repr__(self) -> str:
+        return f"<Controller at {self.address}>"
+
+    @property
+    def config(self) -> ControllerConfig:
+        """The configuration with all changes that administrators have made."""
+        return self._service.config
+
+
+@asynccontextmanager
+async def open_controller(config: ControllerConfig, world: World) -> AsyncGenerator[Controller]:
+    """Serve for the length of an `async with` block.
+
+    Raises:
+        OSError: a port is taken, or the disk failed. Nothing is left open.
+        WrongHaSetting, BadControllerConfig: settings cannot work. Nothing was started.
+        BadTlsSetting, TlsFailed: TLS cannot be used as configured.
+        CorruptLedger, CorruptHardState, CorruptEvents: the log cannot be used; see these classes.
+    """
+    config.replica_settings(config.listen_port)  # refuses a configuration before anything is opened
+    tls, network = await open_tls(config.tls, world)
+    changes = await world.workers.run(_load_changes, config, world)
+    config = config.with_entries(changes)
+    dispatcher = Dispatcher()
+    limits = ServerLimits(idle_seconds=config.server_channel_max_idle_time_seconds)
+    server = RemotingServer(dispatcher, world.network, world.clock, limits, tls)
+    async with AsyncExitStack() as opened:
+        listeners = list(await world.network.open_listeners(config.bind_address, config.listen_port))
+        for listener in listeners:
+            await opened.enter_async_context(listener)
+        settings = config.replica_settings(world.network.listener_port(listeners[0]))
+        node = await opened.enter_async_context(
+            open_member(
+                world,
+                settings,
+                unclean=config.enable_elect_unclean_master,
+                look_seconds=config.scan_not_active_broker_interval / 1000,
+            )
+        )
+        nursery = await opened.enter_async_context(trio.open_nursery())
+        service = ControllerService(node, config, world, changes)
+        service.register(dispatcher)
+        dispatcher.nursery = nursery
+        notices = Notices(network, nursery)
+
+        def notify(one: BrokerSet) -> None:
+            if service.config.notify_broker_role_changed:
+                notices.send(one)
+
+        node.on_new_set.append(notify)
+        await nursery.start(server.serve, listeners)
+        yield Controller(Address.parse(settings.serves), node, dispatcher, service)
+        nursery.cancel_scope.cancel()
+
+
+def _load_changes(config: ControllerConfig, world: World) -> dict[str, str]:
+    path = config.config_store_path
+    try:
+        return read_changes(world.disk, path, CHANGEABLE)
+    except ValueError as error:
+        raise BadControllerConfig("configStorePath", path, f"a file of properties in UTF-8 ({error})") from error

@@ -1,0 +1,177 @@
+"""Answers the requests of brokers and administrators (RocketMQ ControllerRequestProcessor).
+
+Heartbeats and the question for the leader are answered by every controller at once, everything else by the leader, once a
+majority has confirmed it. Whether a request may be carried out is decided in `decisions.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import attrs
+import trio
+
+from ...remoting.changed_settings import requested_changes, save_changes
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import RemotingCommand
+from ...remoting.dispatcher import Dispatcher
+from ...remoting.errors import RequestRefused
+from ...remoting.java_properties import PROPERTIES_BYTES_MAX
+from ...remoting.server import ServerConnection
+from ...world.events import get_logger
+from ...world.real import World
+from .config import CHANGEABLE, KEYS, ControllerConfig
+from .decisions import (
+    Decision,
+    Situation,
+    decide_alteration,
+    decide_cleaning,
+    decide_election,
+    decide_id,
+    decide_next_id,
+    decide_registration,
+    heard_from,
+    replica_info,
+    sync_state_data,
+)
+from .errors import BadControllerConfig
+from .member import ControllerMember, Judge
+from .protocol import (
+    AlterSyncStateSetRequest,
+    ApplyBrokerIdRequest,
+    BrokerHeartbeat,
+    CleanBrokerDataRequest,
+    ElectMasterRequest,
+    GetReplicaInfoRequest,
+    NextBrokerIdRequest,
+    RegisterBrokerRequest,
+    SyncStateSet,
+    read_broker_names,
+)
+
+log = get_logger(__name__)
+
+
+@attrs.define(eq=False, repr=False)
+class ControllerService:
+    """The request handlers of one controller."""
+
+    node: ControllerMember
+    config: ControllerConfig
+    world: World
+    changes: Mapping[str, str] = attrs.field(factory=dict[str, str])
+    """The settings that administrators changed, which is the content of `configStorePath`; it is read at the start."""
+    # Two administrators may change the same file concurrently; the second write has both changes.
+    _saving: trio.Lock = attrs.field(factory=trio.Lock)
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Register all handlers at a dispatcher."""
+        judges: dict[RequestCode, Callable[[RemotingCommand], Judge]] = {
+            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: _alteration,
+            RequestCode.CONTROLLER_ELECT_MASTER: _election,
+            RequestCode.CONTROLLER_REGISTER_BROKER: _registration,
+            RequestCode.CONTROLLER_GET_REPLICA_INFO: _replica_info,
+            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: _sync_state_data,
+            RequestCode.CLEAN_BROKER_DATA: _cleaning,
+            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: _next_id,
+            RequestCode.CONTROLLER_APPLY_BROKER_ID: _id,
+        }
+        for code, judge_of in judges.items():
+            dispatcher.register_waiting(code, self._decided_by(judge_of))
+        dispatcher.register(RequestCode.BROKER_HEARTBEAT, self.heartbeat)
+        dispatcher.register(RequestCode.CONTROLLER_GET_METADATA_INFO, self.metadata)
+        dispatcher.register(RequestCode.GET_CONTROLLER_CONFIG, self.get_config)
+        dispatcher.register_waiting(
+            RequestCode.UPDATE_CONTROLLER_CONFIG, self.update_config, body_bytes_max=PROPERTIES_BYTES_MAX
+        )
+
+    def _decided_by(
+        self, judge_of: Callable[[RemotingCommand], Judge]
+    ) -> Callable[[ServerConnection, RemotingCommand], Awaitable[RemotingCommand]]:
+        async def answer(_: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+            # The master that alters its set knows of it from the answer, and its slaves need not know.
+            quietly = request.code == RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+            decision = await self.node.decide(judge_of(request), quietly=quietly)
+            return request.response(
+                decision.code,
+                decision.header.ext() if decision.header is not None else None,
+                decision.body.body() if decision.body is not None else b"",
+                decision.remark,
+            )
+
+        return answer
+
+    def heartbeat(self, _: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        self.node.hear(BrokerHeartbeat.of(request))
+        return request.response()
+
+    def metadata(self, _: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        return request.response(ext=self.node.metadata().ext())
+
+    def get_config(self, _: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        return request.response(body=self.config.to_properties().encode())
+
+    async def update_config(self, _: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        entries = requested_changes(request, "controller", KEYS, CHANGEABLE, self.config.config_black_list)
+        async with self._saving:
+            try:
+                changed = self.config.with_entries(entries)
+            except BadControllerConfig as error:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{error}; nothing was changed") from error
+            changes = {**self.changes, **entries}
+            await save_changes(self.world, self.config.config_store_path, changes)
+            self.use(changed)
+            self.changes = changes
+        log.info("controller_config_changed", entries=entries)
+        return request.response()
+
+    def use(self, config: ControllerConfig) -> None:
+        """Use a changed configuration from now on."""
+        self.config = config
+        self.node.unclean = config.enable_elect_unclean_master
+        self.node.look_seconds = config.scan_not_active_broker_interval / 1000
+
+
+def _alteration(request: RemotingCommand) -> Judge:
+    header, body = AlterSyncStateSetRequest.of(request), SyncStateSet.of(request.body)
+    return lambda situation: decide_alteration(header, body, situation)
+
+
+def _election(request: RemotingCommand) -> Judge:
+    header = ElectMasterRequest.of(request)
+    return lambda situation: decide_election(header, situation)
+
+
+def _registration(request: RemotingCommand) -> Judge:
+    header = RegisterBrokerRequest.of(request)
+
+    def judge(situation: Situation) -> Decision:
+        heard_from(header, situation)
+        return decide_registration(header, situation)
+
+    return judge
+
+
+def _replica_info(request: RemotingCommand) -> Judge:
+    header = GetReplicaInfoRequest.of(request)
+    return lambda situation: replica_info(header, situation)
+
+
+def _sync_state_data(request: RemotingCommand) -> Judge:
+    names = read_broker_names(request.body)
+    return lambda situation: sync_state_data(names, situation)
+
+
+def _cleaning(request: RemotingCommand) -> Judge:
+    header = CleanBrokerDataRequest.of(request)
+    return lambda situation: decide_cleaning(header, situation)
+
+
+def _next_id(request: RemotingCommand) -> Judge:
+    header = NextBrokerIdRequest.of(request)
+    return lambda situation: decide_next_id(header, situation)
+
+
+def _id(request: RemotingCommand) -> Judge:
+    header = ApplyBrokerIdRequest.of(request)
+    return lambda situation: decide_id(header, situation)
