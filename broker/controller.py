@@ -141,7 +141,6 @@ class ControllerRequests:
     config: BrokerConfig
     node: ElectedNode
     session: ControllerSession
-    role: LiveRole
     store: MessageStore
     ha_address: Callable[[], str]
     """Where slaves fetch the log, `host:port`."""
@@ -175,7 +174,7 @@ class ControllerRequests:
 
     def ha_info(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """906: where this master serves its slaves; nothing is changed by what the request says of others."""
-        if not self.role.takes_puts:
+        if self.node.service is None or self.node.service.port == 0:
             return request.response()
         return request.response(
             ext={
@@ -235,9 +234,7 @@ class ControllerMode:
     ) -> ControllerReplication:
         session = self._session(store, network)
         self._services.append(
-            ControllerRequests(
-                config=self.config, node=self.node, session=session, role=role, store=store, ha_address=self._ha_address
-            )
+            ControllerRequests(config=self.config, node=self.node, session=session, store=store, ha_address=self._ha_address)
         )
         return ControllerReplication(
             config=self.config,

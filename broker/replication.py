@@ -191,7 +191,7 @@ class Replication(Generic[Node]):
     async def begin_role(self, _old: RoleState, new: RoleState) -> None:
         """Lead or follow the other nodes; called in `Phase.REBUILD`."""
         if new.role.takes_puts:
-            await self.node.prepare_to_lead()
+            await self.node.prepare_to_lead(new.broker_id, synchronous=new.synchronous, term=new.term)
             await self.store.become_writable()
             await self.node.lead(new.broker_id, synchronous=new.synchronous, term=new.term)
         elif new.role.is_replica:

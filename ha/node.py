@@ -66,8 +66,8 @@ class ReplicationNode(Protocol):
         """
         ...
 
-    async def prepare_to_lead(self) -> None:
-        """Make everything that the group has acknowledged readable here, before the store becomes writable and `lead` runs."""
+    async def prepare_to_lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:
+        """Make the whole log readable here, before the store becomes writable and `lead` runs with the same arguments."""
         ...
 
     async def lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:

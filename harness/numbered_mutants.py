@@ -62,7 +62,7 @@ def _number_batches_as_one(_: Any) -> Callable[[SendNumber, int], SendNumber]:
 
 
 def _lead_with_what_is_committed(_: Any) -> Callable[..., Any]:
-    async def prepare_to_lead(self: Any) -> None:
+    async def prepare_to_lead(self: Any, *_: Any, **__: Any) -> None:
         """Wait for what earlier leaders committed, and not until it is derived."""
         while True:
             try:

@@ -16,6 +16,8 @@ import attrs
 from ...store.statuses import PutStatus
 from .acks import Acknowledgements
 
+ABSENT_SECONDS = 0.3
+"""A member that is not connected for so long is to leave. All connect anew when a master has been elected."""
 NEAR_BYTES = 1024 * 1024
 """A replica that is at most this far behind is waited for, so that it catches up under a steady stream of puts too."""
 
@@ -44,6 +46,8 @@ class InSyncAcknowledgements(Acknowledgements):
     """The set that the controller has confirmed, the master included."""
     set_epoch: int
     log_end: Callable[[], int]
+    confirmed: int = 0
+    """What was confirmed before this node became master, at first: consumers may have seen it."""
     limit_readable: Callable[[int | None], None] = _unlimited
     """Lets consumers see what is before a physical offset; None lets them see everything."""
     lag_seconds_max: float = 2.0
@@ -56,11 +60,19 @@ class InSyncAcknowledgements(Acknowledgements):
     """Members of all proposals for the present epoch; the controller may have confirmed them already."""
     _marks: dict[int, tuple[int, float]] = attrs.field(factory=dict[int, tuple[int, float]])
     """For each member the end of the log at some time, which it has not been seen to reach since."""
-    _alone: bool = True
+    _absent: dict[int, float] = attrs.field(factory=dict[int, float])
+    """Since when a member is seen to be not connected."""
+    _alone: bool = attrs.field(init=False)
     """Whether no other replica is waited for, so that everything in the log is confirmed."""
 
     def __attrs_post_init__(self) -> None:
-        self._required_changed()
+        self._alone = not self.required
+        self.limit_readable(None if self._alone else self.confirmed)
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything in the log is confirmed."""
+        return self._alone or self.confirmed >= self.log_end()
 
     @property
     def required(self) -> frozenset[int]:
@@ -152,7 +164,8 @@ class InSyncAcknowledgements(Acknowledgements):
     def _keeps_up(self, broker_id: int, now: float) -> bool:
         held = self._held.get(broker_id)
         if held is None:
-            return False
+            return now - self._absent.setdefault(broker_id, now) < ABSENT_SECONDS
+        self._absent.pop(broker_id, None)
         mark = self._marks.get(broker_id)
         if mark is None or held >= mark[0]:
             self._marks[broker_id] = (self.log_end(), now)

@@ -161,7 +161,7 @@ class ClassicNode:
             task_status.started()
             await trio.sleep_forever()
 
-    async def prepare_to_lead(self) -> None:
+    async def prepare_to_lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:  # noqa: ARG002 - see the interface
         """Let consumers read the whole log, because no master limits it any more."""
         self._local.readable_limit = None
 

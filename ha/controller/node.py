@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import trio
 
 from ...store.commitlog import CommitLog
 from ...store.config import StoreConfig
@@ -30,6 +31,8 @@ class ElectedNode(ClassicNode):
 
     _settled: bool = False
     """Whether the controller has given this process a role."""
+    _moved: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
+    """Where a change of role waits until more is confirmed."""
     clean_stop: bool = False
     """Whether the last run in this store stopped in order."""
 
@@ -61,6 +64,7 @@ class ElectedNode(ClassicNode):
             members=self.members,
             set_epoch=self.set_epoch,
             log_end=lambda: self._local.max_offset,
+            confirmed=self._local.readable_offset,
             limit_readable=self._limit_readable,
             lag_seconds_max=settings.lag_seconds_max,
             all_acknowledge=settings.all_acknowledge,
@@ -76,10 +80,20 @@ class ElectedNode(ClassicNode):
             checkpoints.note_readable()
         for listener in local.on_readable:
             listener()
+        self._moved.unpark_all()
 
-    async def lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:
+    async def prepare_to_lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:
+        """Serve the other replicas, and wait until those in sync hold the whole log: only then all of it may be derived.
+
+        One that does not come leaves the set. Cancellation: the next election cancels it.
+        """
         self._settled = True
         await super().lead(broker_id, synchronous=synchronous, term=term)
+        while self.in_sync is not None and not self.in_sync.settled:
+            await self._moved.park()
+
+    async def lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:
+        """Do nothing: the replicas are served already."""
 
     async def follow(self, broker_id: int, *, term: int) -> None:
         self._settled = self._settled or term > 0

@@ -160,7 +160,7 @@ class DLedgerNode:
         """Drop everything derived from the log: after the missing entries it has gaps that cannot be filled."""
         self._store.drop_everything_derived()
 
-    async def prepare_to_lead(self) -> None:
+    async def prepare_to_lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:  # noqa: ARG002
         """Wait until everything that earlier leaders committed is committed and derived here too.
 
         Cancellation: the next change of the group's leader cancels it.

@@ -285,9 +285,9 @@ def test_an_elected_node_is_not_on_the_routes_as_master_before_it_has_derived_th
     derived = trio.Event()
     prepare = DLedgerNode.prepare_to_lead
 
-    async def late(node: DLedgerNode) -> None:
+    async def late(node: DLedgerNode, broker_id: int, *, synchronous: bool, term: int) -> None:
         await derived.wait()
-        await prepare(node)
+        await prepare(node, broker_id, synchronous=synchronous, term=term)
 
     async def story(group: Group) -> None:
         old = await group.master()
