@@ -102,6 +102,6 @@ def test_a_captured_frame_is_read_and_written_with_the_same_fields(code: int, di
 
 def test_a_broker_without_a_log_sends_an_epoch_of_minus_one() -> None:
     """In its first heartbeat, before it knows a master."""
-    frames = [frame for code, direction, frame in (each.values for each in captured()) if code == 904]
+    frames = [frame for code, _direction, frame in (each.values for each in captured()) if code == 904]
 
     assert [BrokerHeartbeat.of(command_of(frame)).epoch for frame in frames] == [-1, 1]
