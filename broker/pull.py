@@ -32,7 +32,7 @@ from .groups import GroupConfig, GroupTable
 from .hold import HeldPull, HeldPulls, Newest, Queue, Taken, common_deadline
 from .live_config import LiveConfig
 from .offsets import ConsumerOffsets
-from .role import LiveRole
+from .role import LiveRole, Role
 from .stats import Stats
 from .subscription import BadExpression, Subscription
 from .topics import TopicTable
@@ -266,11 +266,18 @@ class PullService:
             self._answer(pull, result, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
     def _is_alone(self, pull: Pull, result: GetResult) -> bool:
-        """Whether a slave without its master is asked for an offset that only the master can have given out.
+        """Whether a broker that nobody else can answer for is asked for an offset beyond its end, which another has given out.
 
         A slave with a master answers that the client should retry at once; here RocketMQ's clients would retry without end.
         """
-        return self._may_be_behind and pull.offset > result.max_offset and not self.is_following()
+        if pull.offset <= result.max_offset:
+            return False
+        return self._is_read_only or (self._may_be_behind and not self.is_following())
+
+    @property
+    def _is_read_only(self) -> bool:
+        """Whether this broker may become master, and may not have derived all that the last one has shown to consumers."""
+        return self.role.state.role is Role.READ_ONLY
 
     @property
     def _may_be_behind(self) -> bool:
@@ -308,7 +315,10 @@ class PullService:
         else:
             self.stats.get_missed()
             if code is ResponseCode.PULL_OFFSET_MOVED:
-                if self._may_be_behind:
+                if self._is_read_only and pull.offset > result.max_offset:
+                    result = attrs.evolve(result, next_offset=pull.offset)
+                    code = ResponseCode.PULL_RETRY_IMMEDIATELY
+                elif self._may_be_behind:
                     code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id
                 log.debug(
                     "pull_offset_moved",

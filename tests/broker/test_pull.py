@@ -12,6 +12,7 @@ import trio.testing
 
 from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.pull import WOKEN_PER_TURN_MAX
+from ledgermq.broker.role import Role
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.client.received import split_records
 from ledgermq.message.errors import CorruptRecord
@@ -395,6 +396,24 @@ async def test_a_slave_without_its_master_holds_pulls_of_what_only_the_master_ha
         client.joined_at = 0.0
         opaque = peer.pull("T1", 50, **HOLD)
         assert answer_of(peer, opaque) == (Code.PULL_RETRY_IMMEDIATELY, 50), "the master has it"
+
+
+async def test_a_broker_that_becomes_master_moves_no_offset_back_before_it_has_all(tmp_path: Path) -> None:
+    """What the last master has shown may not be derived yet; a group that is sent back would commit that, and read it again."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk, 1)
+        peer, role = desk.peer(), desk.broker.role
+        master = role.state
+        role.state = attrs.evolve(master, role=Role.READ_ONLY, reason="it is becoming master")
+
+        assert answer_of(peer, peer.pull("T1", 3)) == (Code.PULL_RETRY_IMMEDIATELY, 3)
+        held = peer.pull("T1", 3, **HOLD)
+        assert peer.answer(held) is None
+
+        role.state = master
+        desk.broker.pulls.look_again()
+        await until(lambda: peer.answer(held))
+        assert answer_of(peer, held) == (Code.PULL_OFFSET_MOVED, 1)
 
 
 async def test_a_slave_that_is_configured_so_corrects_offsets(tmp_path: Path) -> None:
