@@ -500,6 +500,8 @@ class Replica:
             self._log.info("leader_elected", term=leading.term, end_index=self.ledger.end_index)
         elif leading.leader is not None and leading.leader != former.leader:
             self._log.info("leader_followed", leader=leading.leader, term=leading.term)
+            if address is None:  # this node has lost its disk, and the leader has come since its settings were written
+                self._log.error("leader_not_in_peers", leader=leading.leader, consequence="this node cannot answer its leader")
         for notify in self.on_role:
             notify(leading)
 

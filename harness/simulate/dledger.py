@@ -350,6 +350,10 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             disk.remove_tree(victim.config.store_path_root_dir)
         self.blows["returned_without_disk"] += 1
         await trio.sleep(self.rng.random())
+        if (leader := self.group.serving) is not None:  # an operator names the members that the group has now
+            present = replica_of(leader).addresses()
+            peers = ";".join(f"{peer}-{address}" for peer, address in sorted(present.items()))
+            victim.config = attrs.evolve(victim.config, dleger_peers=peers)
         await nursery.start(victim.process.run)
         self.group.note(f"{victim.host} is back without its disk")
 

@@ -18,6 +18,7 @@ from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.raft.errors import ChangeRefused, NotLeader
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.units import FORGOTTEN, PeerId
+from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Address
 
@@ -406,6 +407,38 @@ def test_a_voter_that_has_lost_its_disk_is_filled_and_votes_again() -> None:
         old = await group.leader()
         await old.kill()
         await group.put_until_done(2)
+        group.check()
+
+    scenario(story)
+
+
+def test_a_voter_without_its_disk_that_does_not_know_its_leader_says_so() -> None:
+    """The leader has joined since the settings of the node were written. With its address the node is filled."""
+
+    async def story(group: Group) -> None:
+        old = await group.leader()
+        peers = {**group.peers, PeerId("n3"): Address("10.0.0.4", PORT)}
+        joined = group.add("n3", peers=peers, joins=True)
+        await joined.start()
+        with trio.fail_after(20):
+            await change_members(old.up, list(peers), [], {PeerId("n3"): peers[PeerId("n3")]})
+        await group.converged()
+        old.up.transfer(PeerId("n3"))
+        await group.leader(among=[joined])
+        wiped = next(node for node in group.running if node not in (old, joined))
+        await wiped.kill()
+        wiped.machine.disk = SimDisk(random.Random(7))
+        with capture_logs() as events:
+            await wiped.start()
+            await trio.sleep(5)
+        [told] = [event for event in events if event["event"] == "leader_not_in_peers"]
+        assert (told["peer"], told["leader"]) == (wiped.peer, "n3")
+        assert wiped.up.ledger.end_index < joined.up.ledger.end_index
+
+        await wiped.kill()
+        wiped.changes["peers"] = peers
+        await wiped.start()
+        await group.converged()
         group.check()
 
     scenario(story)
