@@ -13,6 +13,9 @@ from ledgermq.broker.config import BrokerConfig
 from ledgermq.client.compression import Compression, compress
 from ledgermq.ha.classic.epochs import Epoch, EpochList
 from ledgermq.ha.classic.layout import (
+    AUTO_DATA,
+    AUTO_HANDSHAKE,
+    AUTO_REPORT,
     BARE_HEADER,
     BARE_REPORT,
     CRC_SIZE,
@@ -24,6 +27,7 @@ from ledgermq.ha.classic.layout import (
     Hello,
     NodeIdentity,
     Welcome,
+    encode_auto_welcome,
     encode_hello,
     encode_welcome,
 )
@@ -159,9 +163,15 @@ def _report(appended: int) -> bytes:
 def _ha() -> dict[str, list[bytes]]:
     reports = b"".join(BARE_REPORT.pack(offset=offset) for offset in (0, 4096, 5000))
     log = BARE_HEADER.pack(offset=2000, size=0) + BARE_HEADER.pack(offset=2000, size=50) + bytes(50)
+    shake = AUTO_HANDSHAKE.pack(state=1, from_last=0, learner=1, broker_id=2)
+    auto_reports = AUTO_REPORT.pack(state=2, offset=3000) + AUTO_REPORT.pack(state=2, offset=3000)
+    fields = {"state": 2, "offset": 2000, "epoch": 2, "epoch_start": 1000, "confirmed": 1500}
+    auto_data = AUTO_DATA.pack(size=0, **fields) + AUTO_DATA.pack(size=50, **fields) + bytes(50)
     return {
         "ha_bare_master": [b"\0" + BARE_REPORT.pack(offset=3000) + reports, b"\x09" + reports, b"\0" + TAG],
         "ha_bare_slave": [b"\x14" + log, b"\0" + BARE_HEADER.pack(offset=0, size=9) + bytes(9)],
+        "ha_auto_master": [b"\0\0" + shake + auto_reports, b"\xff\0" + auto_reports, b"\0\0" + TAG],
+        "ha_auto_slave": [b"\0\0" + encode_auto_welcome(_EPOCHS, 6000) + auto_data, b"\xff\0" + auto_data],
         "ha_master": [b"\0" + TAG, b"\0" + reports, b"\x03" + TAG + envelope(TAG, 2, _hello(2000, _EPOCHS) + bytes(32))],
         "ha_slave": [
             b"\0" + envelope(TAG, KIND_CHALLENGE, b"1" * 32),
@@ -231,6 +241,7 @@ def _files() -> dict[str, list[bytes]]:
         "index_file": [_index_file(), b""],
         "consume_queue": _queue_files(),
         "epoch_file": [orjson.dumps(epochs)],
+        "epoch_checkpoint": [b"2\n238979843\n1-0\n2-2170\n", b"1\n0\n1-0\n", b"0\n0\n"],
         "control_record": [dumps_strict(deletion_of("T", {0: 7, 12: 3}).content), dumps_strict({"topic": "..", "queues": {}})],
         "deletions_file": [orjson.dumps({"deletedQueues": {"T": {"0": [[5, 100, 180], [9, 500, 180]]}}})],
         "node_file": [orjson.dumps({"node": "4d" * 16})],

@@ -28,10 +28,21 @@ from ledgermq.client.offsets import LocalOffsets
 from ledgermq.client.received import split_records
 from ledgermq.client.route import ROUTE_QUEUES_MAX, parse_route
 from ledgermq.ha.classic.authenticated import AuthenticatedMaster, AuthenticatedSlave
+from ledgermq.ha.classic.autoswitch import AutoSwitchMaster, AutoSwitchSlave
 from ledgermq.ha.classic.bare import BareMaster, BareSlave
+from ledgermq.ha.classic.epoch_checkpoint import decode_checkpoint
 from ledgermq.ha.classic.epochs import Epoch, EpochList
 from ledgermq.ha.classic.files import EpochFile, load_node
-from ledgermq.ha.classic.layout import CRC_SIZE, DATA, REPORT, TAG, NodeIdentity
+from ledgermq.ha.classic.layout import (
+    AUTO_HANDSHAKE,
+    AUTO_REPORT,
+    CRC_SIZE,
+    DATA,
+    REPORT,
+    TAG,
+    NodeIdentity,
+    encode_auto_welcome,
+)
 from ledgermq.ha.classic.protocol import MasterCore, SlaveCore, TransferLimits
 from ledgermq.ha.envelopes import KIND_CHALLENGE, KIND_HELLO, KIND_WELCOME, envelope, mac
 from ledgermq.ha.errors import HaError
@@ -225,6 +236,26 @@ def _bare_master(data: bytes) -> None:
 
 def _bare_slave(data: bytes) -> None:
     _feed(BareSlave(_SLAVES_LOG, _LIMITS, 0.0), data)
+
+
+def _auto_master(data: bytes) -> None:
+    """Feed a master of RocketMQ's controller mode; with a first byte above 127 the slave has joined."""
+    master = AutoSwitchMaster(_MASTERS_LOG, _LIMITS, lambda _: _SEGMENT, 0.0, _EPOCHS)
+    if data[:1] > b"\x7f":
+        master.receive(AUTO_HANDSHAKE.pack(state=1, from_last=0, learner=0, broker_id=2), 0.0)
+        master.receive(AUTO_REPORT.pack(state=2, offset=_MASTERS_LOG.max_offset), 0.0)
+        master.heartbeat(0.0)
+    _feed(master, data[1:])
+    assert master.next_offset <= _MASTERS_LOG.max_offset
+
+
+def _auto_slave(data: bytes) -> None:
+    """Feed a slave of RocketMQ's controller mode; with a first byte above 127 the handshake is done."""
+    slave = AutoSwitchSlave(_SLAVES_LOG, _LIMITS, 0.0, 2, _EPOCHS)
+    if data[:1] > b"\x7f":
+        slave.receive(encode_auto_welcome(_EPOCHS, _MASTERS_LOG.max_offset), 0.0)
+    _feed(slave, data[1:])
+    assert slave.report(0.0) == b"" or slave.joined
 
 
 def _hello(data: bytes) -> None:
@@ -438,6 +469,8 @@ TARGETS = (
     Target("namesrv_requests", namesrv_requests, (RemoteProtocolError,), bytes_base=_UNPACKING * EXPANDED_BYTES_MAX),
     Target("ha_bare_master", always(_bare_master), (HaError,)),
     Target("ha_bare_slave", always(_bare_slave), (HaError,)),
+    Target("ha_auto_master", always(_auto_master), (HaError,)),
+    Target("ha_auto_slave", always(_auto_slave), (HaError,)),
     Target("ha_master", always(lambda data: _feed(_master(), data)), (HaError,)),
     Target("ha_slave", always(lambda data: _feed(_slave(), data)), (HaError,)),
     Target("ha_hello", always(_hello), (HaError,)),
@@ -449,6 +482,7 @@ TARGETS = (
     Target("index_file", always(_index_file)),
     Target("consume_queue", always(_queue_files)),
     Target("epoch_file", always(_epochs), (HaError,)),
+    Target("epoch_checkpoint", always(decode_checkpoint), (HaError,)),
     Target("node_file", always(_identity)),
     Target("control_record", always(_control), (CorruptRecord,), bytes_factor=_JSON_BYTES_FACTOR),
     Target("deletions_file", always(_deletions), bytes_factor=_JSON_BYTES_FACTOR),
