@@ -21,7 +21,7 @@ from ledgermq.message.units import MASTER_ID
 from . import peers
 from .conftest import obtain, start_java
 from .driver import Driver
-from .servers import Maker, Server, broker_config, free_port, jars_of, start_broker, start_namesrv
+from .servers import Maker, Server, broker_config, free_port, jars_of, start_broker, start_controller, start_namesrv
 
 SEGMENT_SIZE = 4 * 1024 * 1024
 DLEDGER: Mapping[str, object] = {
@@ -96,6 +96,15 @@ class Group:
         self.started.callback(member.kill)
         await member.start()
         return member
+
+    async def start_controller(self) -> str:
+        """A controller of Apache's that is ready; returns its address."""
+        obtain(lambda: jars_of(Maker.APACHE_55))
+        port = free_port()
+        server = await trio.to_thread.run_sync(start_controller, self.folder / "controller", port)
+        self.started.callback(server.kill)
+        await trio.to_thread.run_sync(server.wait_ready)
+        return f"127.0.0.1:{port}"
 
     async def form(self, makers: Sequence[Maker], more: Mapping[str, object] | None = None) -> list[Member]:
         """A DLedger group with one node of each make named; beside nodes of Apache's, ours speak their dialect."""

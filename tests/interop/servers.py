@@ -128,6 +128,19 @@ def start_namesrv(maker: Maker, folder: Path, port: int, tls: Mapping[str, objec
     return _start_java(maker, main, folder, config, "-Xmx256m", *java_properties(tls))
 
 
+def start_controller(folder: Path, port: int) -> Server:
+    """Start a controller of Apache's, the only one of its group."""
+    entries: dict[str, object] = {
+        "controllerDLegerGroup": "controllers",
+        "controllerDLegerPeers": f"n0-127.0.0.1:{port}",
+        "controllerDLegerSelfId": "n0",
+        "controllerStorePath": folder / "store",
+        "mappedFileSize": 1024 * 1024,
+    }
+    config = _write_config(folder / "controller.conf", entries)
+    return _start_java(Maker.APACHE_55, "org.apache.rocketmq.controller.ControllerStartup", folder, config, "-Xmx256m")
+
+
 def start_broker(maker: Maker, folder: Path, config: Mapping[str, object], tls: Mapping[str, object] = NO_TLS) -> Server:
     """Start a broker of this make with this configuration."""
     file = _write_config(folder / "broker.conf", {**config, **(tls if maker is Maker.OURS else {})})
