@@ -198,6 +198,8 @@ class AutoSwitchSlave:
     """The confirm offset as the master sent it, on earlier connections too; at most the end of the slave's log."""
     master_end: int = 0
     """The end of the master's log when the connection was made, or of this log if that is longer now."""
+    epoch_min: int = 0
+    """The epoch for which a controller has elected the master; one of an earlier epoch was deposed, and is not followed."""
     readable: int | None = attrs.field(default=None, init=False)
     joined: bool = attrs.field(default=False, init=False)
     wanted: int = attrs.field(default=0, init=False)
@@ -259,6 +261,8 @@ class AutoSwitchSlave:
     def _take_welcome(self, master_end: int, master: EpochList, facts: list[SlaveFact]) -> None:
         if master_end < 0:
             raise HaProtocolError(f"a master whose log ends at {master_end}")
+        if (newest := master.last.number if master.last is not None else 0) < self.epoch_min:
+            raise HaRefused(f"the master has epoch {newest}, and the master of epoch {self.epoch_min} is to be followed")
         end, point = self._end, 0
         if end:
             common = common_point(self.epochs, end, master, master_end)

@@ -26,13 +26,14 @@ from ..envelopes import NODE_SIZE, NONCE_SIZE
 from ..errors import HaError, WrongDialect
 from .acks import Acknowledgements
 from .authenticated import AuthenticatedMaster
+from .autoswitch import AutoSwitchMaster
 from .bare import BareMaster
 from .epochs import EpochList
 from .files import EpochFile
 from .layout import NodeIdentity
 from .protocol import MasterCore, MasterFact, SlaveJoined
 from .rate import Rate
-from .settings import OURS, HaSettings
+from .settings import HaSettings
 
 log = get_logger(__name__)
 
@@ -50,7 +51,7 @@ EPOCH_RETRY_SECONDS = 5.0
 TWIN_SECONDS = 60.0
 """For this time after a connection replaced another one of the same node, a third one is refused unless it is silent."""
 FRAMES_TOGETHER = 16
-"""How many full frames of the bare dialect are sent in one call."""
+"""How many full frames of RocketMQ's dialects are sent in one call."""
 AT_ONCE_BYTES_MAX = 256 * 1024
 """Up to this size a put is sent in its own turn. It exceeds one receive of a producer; more may not fit into the socket."""
 COLD_BYTES = 1024 * 1024 * 1024
@@ -314,7 +315,9 @@ class HAService:
 
     def _core(self, remote: Address) -> MasterCore:
         settings, now = self.settings, self.clock.monotonic()
-        if settings.protocol != OURS:
+        if settings.autoswitch:
+            return AutoSwitchMaster(self.log, settings.limits, self._fresh_start, now, self.epochs)
+        if settings.bare:
             return BareMaster(self.log, settings.limits, self._fresh_start, lambda: self.sent_end, now)
         nonce = self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big")
         return AuthenticatedMaster(
@@ -377,7 +380,8 @@ class HAService:
 
     def joined(self, connection: HAConnection, fact: SlaveJoined) -> None:
         """Register a slave that has joined and needs the log from an offset on."""
-        connection.key = key = connection if fact.node is None else fact.node
+        # A slave of RocketMQ's controller mode counts once by its broker id; a bare one has no identity at all.
+        connection.key = key = fact.node or fact.broker_id or connection
         former = self._owners.get(key)
         if former is not None:
             connection.replaced_at = self.clock.monotonic()
@@ -397,15 +401,15 @@ class HAService:
         )
         if fact.fresh and self.on_fresh_slave is not None:
             self.on_fresh_slave(fact.offset)
-        if fact.node is None:
+        if fact.node is None and not fact.learner:
             self.acks.claim(self._counted(connection), fact.offset)
-        else:
+        elif not fact.learner:
             self.acks.hold(self._counted(connection), fact.offset)
         self.growth.unpark_all()
 
     def reported(self, connection: HAConnection) -> None:
         """Count the report of a slave."""
-        if self._owners.get(connection.key) is connection:
+        if self._owners.get(connection.key) is connection and connection.slave is not None and not connection.slave.learner:
             self.acks.hold(self._counted(connection), connection.appended)
 
     def _counted(self, connection: HAConnection) -> Hashable:

@@ -247,6 +247,7 @@ class HAClient:
                 settings.from_first,
                 settings.async_learner,
                 self._confirmed,
+                epoch_min=self.epoch_min,
             )
         if settings.bare:
             return BareSlave(self.follower.log, settings.limits, now)

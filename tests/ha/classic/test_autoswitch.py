@@ -6,6 +6,7 @@ import random
 import zlib
 from pathlib import Path
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -197,6 +198,14 @@ def test_a_log_that_parts_before_its_beginning_is_abandoned() -> None:
 
     assert facts[0] == LogAbandoned(0, SEGMENT, SEGMENT + 3000, diverged=True, confirmed_end=SEGMENT, promised_end=SEGMENT)
     assert answer == report(0)
+
+
+def test_a_deposed_master_is_not_followed() -> None:
+    """The controller has elected another one since."""
+    slave = attrs.evolve(auto_slave(Log.of(100)), epoch_min=3)
+
+    with pytest.raises(HaRefused, match="the master has epoch 2, and the master of epoch 3 is to be followed"):
+        slave.receive(encode_auto_welcome(epochs_of((1, 0), (2, 50)), 100), 0.0)
 
 
 def test_a_log_without_epochs_is_not_continued() -> None:
