@@ -209,7 +209,7 @@ RocketMQ 5.x this is the default."""
     sync_from: str = _key("last", _one_of("last", "first"))
     """Our own key: the segment of the master with which an empty slave begins; RocketMQ begins with the `last` one."""
     ha_protocol: str = _key("ledgermq", _one_of("ledgermq", "rocketmq"))
-    """Our own key: `ledgermq` authenticates and compares epochs first, `rocketmq` is the bare classic protocol."""
+    """Our own key: `ledgermq` authenticates and compares epochs first, `rocketmq` is RocketMQ's protocol of the mode."""
     ha_accept_loss: bool = False
     """Whether a slave drops acknowledged messages that its master has lost; otherwise it refuses the master."""
     ha_secret: str = attrs.field(default="", repr=False)

@@ -156,8 +156,8 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
         "minInSyncReplicas": Text("With fewer copies within reach a SYNC_MASTER refuses sends.", ours=NEWER),
         "syncFrom": Text("Where an empty slave begins: with the master's `last` segment, or with its `first`.", ours=OURS),
         "haProtocol": Text(
-            "`ledgermq` proves who both sides are and compares the logs; `rocketmq` is the bare classic protocol, for a pair"
-            " with a broker of Apache's.",
+            "`ledgermq` proves who both sides are and compares the logs; `rocketmq` is RocketMQ's protocol, for a pair with a"
+            " broker of Apache's: the classic one, or with `enableControllerMode` that of its controller mode.",
             ours=OURS,
         ),
         "haAcceptLoss": Text("A slave drops acknowledged messages that its master has lost; otherwise it refuses.", ours=OURS),

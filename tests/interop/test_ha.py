@@ -20,7 +20,7 @@ from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
 
 from .driver import Sent
-from .members import SEGMENT_SIZE, Member, becomes_equal, open_group, start_foreign
+from .members import SEGMENT_SIZE, Member, becomes_equal, digests, open_group, start_foreign
 from .servers import Maker
 
 pytestmark = pytest.mark.interop
@@ -108,16 +108,6 @@ async def read_numbers(namesrv: str, wanted: set[int]) -> set[int]:
                 async with consumer.take() as batch:
                     numbers.update(int(message.body.split()[0]) for message in batch)
     return numbers
-
-
-def digests(folder: Path, end: int) -> list[str]:
-    """The SHA-256 of every segment; one that was not allocated to its full size counts as filled with zeros."""
-    found: list[str] = []
-    for start in range(0, end, SEGMENT_SIZE):
-        content = (folder / f"{start:020d}").read_bytes()
-        assert len(content) <= SEGMENT_SIZE
-        found.append(hashlib.sha256(content.ljust(SEGMENT_SIZE, b"\0")).hexdigest())
-    return found
 
 
 @pytest.mark.parametrize(
