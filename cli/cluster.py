@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import trio
 
 from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError
@@ -56,7 +57,20 @@ async def status(namesrv: str, as_json: bool) -> None:
 async def state_of(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What all brokers report, and what those report that are nodes of DLedger groups."""
     rows = [{**row, **dict.fromkeys(_STATE)} for row in await _members(admin)]
-    return rows, [node for row in rows if (node := await _ask_broker(admin, row)) is not None]
+    nodes: dict[int, dict[str, Any]] = {}
+
+    async def ask(at: int, row: dict[str, Any]) -> None:
+        try:
+            node = await _ask_broker(admin, row)
+        except ClientError as error:
+            row["error"] = row["replication"] = str(error)
+        else:
+            nodes.update({at: node} if node is not None else {})
+
+    async with trio.open_nursery() as nursery:  # so that many that do not answer take no longer than one
+        for at, row in enumerate(rows):
+            nursery.start_soon(ask, at, row)
+    return rows, [nodes[at] for at in sorted(nodes)]
 
 
 def outages_of(rows: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> list[str]:
@@ -108,12 +122,12 @@ async def _members(admin: Admin) -> list[dict[str, Any]]:
 
 
 async def _ask_broker(admin: Admin, row: dict[str, Any]) -> dict[str, Any] | None:
-    """Fill the row of a broker; returns its status as a node of a DLedger group if it is one."""
-    try:
-        runtime = await admin.broker_runtime(row["address"])
-    except ClientError as error:
-        row["error"] = row["replication"] = str(error)
-        return None
+    """Fill the row of a broker; returns its status as a node of a DLedger group if it is one.
+
+    Raises:
+        ClientError: the broker does not answer. The row has what it had answered before.
+    """
+    runtime = await admin.broker_runtime(row["address"])
     own_version = runtime.get("ledgermqVersion")
     row["version"] = f"ledgermq {own_version}" if own_version else runtime.get("brokerVersionDesc")
     row["path"] = runtime.get("ledgermqPath")

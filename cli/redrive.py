@@ -23,6 +23,7 @@ from ..message.properties import (
     TAGS,
     WAIT,
 )
+from ..world.tls import ClientTls
 from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_json
 
@@ -30,6 +31,8 @@ MESSAGES_PER_BATCH = 256
 """After this many messages the position in the dead letters is committed; an interrupted command repeats at most these."""
 STALL_SECONDS = 15.0
 """A poll that gets nothing for this time before the end of the dead letters is an error."""
+REDRIVE_PREFIX = "REDRIVE_"
+"""With the name of a group behind it, the group whose position says how far its dead letters were handed out."""
 _LEFT_OUT = frozenset((DELAY, DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, KEYS, MAX_RECONSUME_TIMES, RECONSUME_TIME, TAGS, WAIT))
 """Properties of the deliveries that failed, which the next ones begin without, and those that are fields of a message."""
 
@@ -47,20 +50,29 @@ async def command(group: str, count_max: int | None, namesrv: str, as_json: bool
     the position of the group REDRIVE_GROUP, which `ledgermq group reset` moves back. A command that is interrupted may hand out
     the last 256 twice.
     """
-    tls = chosen_tls()
+    count = await redrive(namesrv, group, count_max, chosen_tls())
+    if as_json:
+        print_json({"group": group, "messages": count})
+    else:
+        click.echo(f"{count} dead letters of {group} go to it again")
+
+
+async def redrive(namesrv: str, group: str, count_max: int | None, tls: bool | ClientTls) -> int:
+    """Hand a group its dead letters once more, at most `count_max` of them; returns how many.
+
+    Raises:
+        click.ClickException: not all were handed out; the text says how many were.
+        ClientError: a broker cannot be reached or refuses.
+    """
     async with (
         open_admin(namesrv, tls=tls) as admin,
-        open_pull_consumer(namesrv, f"REDRIVE_{group}", pull_messages_max=MESSAGES_PER_BATCH, tls=tls) as letters,
+        open_pull_consumer(namesrv, REDRIVE_PREFIX + group, pull_messages_max=MESSAGES_PER_BATCH, tls=tls) as letters,
         open_producer(namesrv, tls=tls) as producer,
     ):
         queues = await _letters_of(admin, group, letters)
         ends = {queue: (await admin.queue_range(queue))[1] for queue in queues}
         await letters.assign(queues)
-        count = await _redrive(group, letters, ends, producer, count_max)
-    if as_json:
-        print_json({"group": group, "messages": count})
-    else:
-        click.echo(f"{count} dead letters of {group} go to it again")
+        return await _redrive(group, letters, ends, producer, count_max)
 
 
 async def _letters_of(admin: Admin, group: str, letters: PullConsumer) -> list[MessageQueue]:

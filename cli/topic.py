@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -11,6 +11,7 @@ import click
 from ..client.admin import open_admin
 from ..client.admin.errors import MessagesWouldBeHidden, TopicExists
 from ..client.admin.topic_settings import PERMISSION_NAMES, QUEUES, TopicSettings
+from ..client.admin.values import Cluster
 from ..client.arguments import QUEUES_MAX
 from ..message.flags import PERM_READ, PERM_READ_WRITE, PERM_WRITE
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX
@@ -27,6 +28,13 @@ SYSTEM_TOPICS = frozenset(
     ("TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC")
 )
 SYSTEM_PREFIXES = ("RMQ_SYS_", "rmq_sys_", RETRY_PREFIX, DLQ_PREFIX)
+
+
+def of_applications(topics: Iterable[str], cluster: Cluster) -> list[str]:
+    """The topics without those of the system, of retries and of dead letters."""
+    own = SYSTEM_TOPICS | {broker.name for broker in cluster.brokers} | {broker.cluster for broker in cluster.brokers}
+    own |= {f"{broker.cluster}_REPLY_TOPIC" for broker in cluster.brokers}
+    return [topic for topic in topics if topic not in own and not topic.startswith(SYSTEM_PREFIXES)]
 
 
 @click.group("topic", cls=SuggestingGroup)
@@ -47,10 +55,7 @@ async def list_topics(everything: bool, cluster: str | None, namesrv: str, as_js
             raise click.ClickException(f"there is no cluster {cluster!r}: known are {', '.join(sorted(known)) or 'none'}")
         topics = await admin.topics(cluster=cluster)
         if not everything:
-            brokers = (await admin.cluster()).brokers
-            own = SYSTEM_TOPICS | {broker.name for broker in brokers} | {broker.cluster for broker in brokers}
-            own |= {f"{broker.cluster}_REPLY_TOPIC" for broker in brokers}
-            topics = [topic for topic in topics if topic not in own and not topic.startswith(SYSTEM_PREFIXES)]
+            topics = of_applications(topics, await admin.cluster())
     if as_json:
         print_json(topics)
     else:

@@ -97,46 +97,48 @@ class GroupAdmin(AdminCalls):
         requests = [(name, address, fields, b"") for name, address in masters]
         await self._change(RequestCode.DELETE_SUBSCRIPTIONGROUP, requests)
 
-    async def groups(self) -> dict[str, dict[str, Any]]:
-        """All consumer groups with their configuration."""
+    async def groups(self, *, broker: str | None = None) -> dict[str, dict[str, Any]]:
+        """All consumer groups with their configuration; with `broker`, a name or `host:port`, those of this broker."""
         groups: dict[str, dict[str, Any]] = {}
-        for address in await self._masters():
+        for address in await self._masters(None, broker):
             answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
             table = table_of(answer, "subscriptionGroupTable")
             groups.update((name, _complete(settings)) for name, settings in table.items())
         return dict(sorted(groups.items()))
 
-    async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupPosition]:
-        """The position of a group in every queue for which it has an offset.
+    async def group_stats(
+        self, group: str, topic: str | None = None, *, broker: str | None = None
+    ) -> dict[MessageQueue, GroupPosition]:
+        """The position of a group in every queue for which it has an offset; with `broker`, in the queues of this broker.
 
         Raises:
-            NoSuchGroup: no broker has the group, nor an offset of it.
+            NoSuchGroup: no broker that was asked has the group, nor an offset of it.
         """
         check_group(group)
         if topic is not None:
             check_topic(topic)
         stats: dict[MessageQueue, GroupPosition] = {}
-        for address in await self._masters():
+        for address in await self._masters(None, broker):
             fields = {"consumerGroup": group, "topic": topic}
             answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, fields)
             for key, item in table_of(answer, "offsetTable").items():
                 values = (item["brokerOffset"], item["consumerOffset"], item["lastTimestamp"])
                 stats[message_queue_of(key)] = GroupPosition(*map(int, values))
-        if not any(position.consumer_offset for position in stats.values()) and group not in await self.groups():
+        if not any(position.consumer_offset for position in stats.values()) and group not in await self.groups(broker=broker):
             raise NoSuchGroup(group)
         return dict(sorted(stats.items()))
 
-    async def lost_messages(self, group: str) -> dict[str, int]:
+    async def lost_messages(self, group: str, *, broker: str | None = None) -> dict[str, int]:
         """How many messages of each topic were deleted before the group had read them; brokers of RocketMQ do not count."""
         check_group(group)
         lost: Counter[str] = Counter()
-        for address in await self._masters():
+        for address in await self._masters(None, broker):
             answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, {"consumerGroup": group})
             lost.update(table_of(answer, "lostMessages"))
         return dict(sorted(lost.items()))
 
-    async def group_connections(self, group: str) -> GroupConnections:
-        """The members of a group that are online, over all brokers.
+    async def group_connections(self, group: str, *, broker: str | None = None) -> GroupConnections:
+        """The members of a group that are online, over all brokers or at one.
 
         Raises:
             NotOnline: no member is online.
@@ -145,7 +147,7 @@ class GroupAdmin(AdminCalls):
         members: dict[str, Connection] = {}
         first: dict[str, Any] = {}
         offline: NotOnline | None = None
-        for address in await self._masters():
+        for address in await self._masters(None, broker):
             try:
                 body = body_of(await self._ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}))
             except NotOnline as error:

@@ -10,6 +10,7 @@ from ...message.errors import BadMessageId
 from ...message.flags import PULL_SUBSCRIPTION
 from ...message.layout import decode_record, decode_records
 from ...message.message import MessageId, MessageQueue, StoredMessage
+from ...message.units import MASTER_ID
 from ...remoting.codes import RequestCode, ResponseCode
 from ...world.network import Address
 from ..arguments import INT_MAX, LONG_MAX, check_integer, check_queue, check_text, check_topic
@@ -61,26 +62,30 @@ class MessageAdmin(AdminCalls):
         messages_max: int = MESSAGES_PER_QUERY,
         begin_ms: int = 0,
         end_ms: int = LONG_MAX,
+        broker: str | None = None,
     ) -> list[StoredMessage]:
-        """Find messages by one of their keys, oldest first."""
+        """Find messages by one of their keys, oldest first; with `broker`, a name or `host:port`, at this broker alone."""
         check_topic(topic)
         check_text("key", key)
         check_integer("messages_max", messages_max, 1, INT_MAX)
         check_integer("begin_ms", begin_ms, 0, LONG_MAX)
         check_integer("end_ms", end_ms, 0, LONG_MAX)
-        found = await self._query(topic, key, messages_max, begin_ms, end_ms, unique=False)
+        found = await self._query(topic, key, messages_max, begin_ms, end_ms, broker, unique=False)
         return [message for message in found if key in message.keys]
 
-    async def messages_by_unique_key(self, topic: str, unique_key: str) -> list[StoredMessage]:
-        """Find a message by the id that its producer gave it; more than one message if it was stored several times."""
+    async def messages_by_unique_key(self, topic: str, unique_key: str, *, broker: str | None = None) -> list[StoredMessage]:
+        """Find a message by the id that its producer gave it; more than one message if it was stored several times.
+
+        With `broker`, a name or `host:port`, this broker alone is asked.
+        """
         check_topic(topic)
         check_text("unique_key", unique_key)
         begin_ms = 0
         with suppress(ValueError):  # the client that sent it uses another layout of ids: search without a time limit
             begin_ms = sent_at_ms(unique_key, self._session.world.clock.wall_ms()) - CLOCK_SKEW_MS
-        found = await self._query(topic, unique_key, 32, max(0, begin_ms), LONG_MAX, unique=True)
+        found = await self._query(topic, unique_key, 32, max(0, begin_ms), LONG_MAX, broker, unique=True)
         if not found and begin_ms:
-            found = await self._query(topic, unique_key, 32, 0, LONG_MAX, unique=True)
+            found = await self._query(topic, unique_key, 32, 0, LONG_MAX, broker, unique=True)
         return [message for message in found if message.unique_key == unique_key]
 
     async def message_at(self, queue: MessageQueue, offset: int) -> StoredMessage:
@@ -114,7 +119,7 @@ class MessageAdmin(AdminCalls):
         return _plain(decode_record(answer.body))
 
     async def _query(
-        self, topic: str, key: str, messages_max: int, begin_ms: int, end_ms: int, *, unique: bool
+        self, topic: str, key: str, messages_max: int, begin_ms: int, end_ms: int, broker: str | None, *, unique: bool
     ) -> list[StoredMessage]:
         fields = {
             "topic": topic,
@@ -125,8 +130,7 @@ class MessageAdmin(AdminCalls):
             "_UNIQUE_KEY_QUERY": unique,
         }
         found: list[StoredMessage] = []
-        for broker in (await self._session.refresh_route(topic)).brokers:
-            address = broker.addresses.get(0) or next(iter(broker.addresses.values()))
+        for address in await self._readable_at(topic, broker):
             command = request(RequestCode.QUERY_MESSAGE, fields)
             try:
                 answer = await self._session.ask(address, command, QUERY_SECONDS)
@@ -134,6 +138,13 @@ class MessageAdmin(AdminCalls):
                 continue
             found += map(_plain, decode_records(answer.body))
         return sorted(found, key=lambda message: message.store_timestamp)
+
+    async def _readable_at(self, topic: str, broker: str | None) -> list[Address]:
+        """The given broker, or of each broker of the topic the master, or a slave if it has none."""
+        if broker is not None:
+            return await self._masters(None, broker)
+        brokers = (await self._session.refresh_route(topic)).brokers
+        return [each.addresses.get(MASTER_ID) or next(iter(each.addresses.values())) for each in brokers]
 
     async def _is_broker(self, address: Address) -> bool:
         return any(address in broker.addresses.values() for broker in (await self.cluster()).brokers)

@@ -206,10 +206,10 @@ class TopicAdmin(AdminCalls):
         check_topic(topic)
         return await self._session.refresh_route(topic)
 
-    async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueRange]:
-        """The offsets of each queue of a topic, as its masters report them."""
+    async def topic_stats(self, topic: str, *, broker: str | None = None) -> dict[MessageQueue, QueueRange]:
+        """The offsets of each queue of a topic, as its masters, or the given broker alone, report them."""
         stats: dict[MessageQueue, QueueRange] = {}
-        for address in masters_of(await self.topic_route(topic)):
+        for address in await self._having(topic, broker):
             stats |= await self._ranges(topic, address)
         return dict(sorted(stats.items()))
 
@@ -226,10 +226,14 @@ class TopicAdmin(AdminCalls):
         (address,) = await self._masters(None, broker)
         return body_of(await self._ask(address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": True}))
 
-    async def topic_groups(self, topic: str) -> list[str]:
-        """The groups that consume a topic or have consumed it."""
+    async def _having(self, topic: str, broker: str | None) -> list[Address]:
+        check_topic(topic)
+        return masters_of(await self.topic_route(topic)) if broker is None else await self._masters(None, broker)
+
+    async def topic_groups(self, topic: str, *, broker: str | None = None) -> list[str]:
+        """The groups that consume a topic or have consumed it, at its masters or at the given broker."""
         groups: set[str] = set()
-        for address in masters_of(await self.topic_route(topic)):
+        for address in await self._having(topic, broker):
             answer = await self._ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
             groups.update(body_of(answer).get("groupList") or ())
         return sorted(groups)

@@ -7,13 +7,21 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import trio
+import trio.testing
 from click.testing import CliRunner
 
+from ledgermq.cli.cluster import state_of
 from ledgermq.cli.main import main
+from ledgermq.client.admin import Admin
+from ledgermq.client.admin.values import Cluster
+from ledgermq.client.errors import NoAnswer
+from ledgermq.client.route import BrokerRoute
 from ledgermq.native import path_text
+from ledgermq.world.address import Address
 from ledgermq.world.version import own_version
 
 from .processes import Ledgermq, Run, Start, until
@@ -94,6 +102,27 @@ def test_what_keeps_a_slave_from_following_is_shown(start: Start, runner: Run, t
     assert master.stop() == 0
     headless = runner("cluster", "status", namesrv=namesrv, status=1)
     assert headless.stderr == "missing: broker-a: no master, so nothing can be sent to it\n"
+
+
+class Silent:
+    """An admin client of brokers that hang."""
+
+    async def cluster(self) -> Cluster:
+        await trio.lowlevel.checkpoint()
+        return Cluster(tuple(BrokerRoute(f"broker-{at}", "C", {0: Address("10.0.0.1", at)}) for at in range(20)))
+
+    async def broker_runtime(self, broker: str) -> dict[str, str]:
+        await trio.sleep(5)
+        raise NoAnswer(broker, "within 5000 ms")
+
+
+async def test_many_brokers_that_hang_take_no_longer_than_one(autojump_clock: trio.testing.MockClock) -> None:
+    rows, nodes = await state_of(cast("Admin", Silent()))
+
+    assert trio.current_time() == pytest.approx(5)
+    assert [row["address"] for row in rows] == [f"10.0.0.1:{at}" for at in range(20)]
+    assert all("did not answer" in row["error"] for row in rows)
+    assert nodes == []
 
 
 @pytest.mark.parametrize("command", ["cluster", "dledger"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
@@ -19,7 +19,15 @@ from ledgermq.client.admin import LATEST, open_admin
 from ledgermq.client.admin.errors import NoSuchGroup
 from ledgermq.client.compression import Compression
 from ledgermq.client.consumer import Consumer, open_consumer
-from ledgermq.client.errors import InvalidArgument, NoPermission, NotFound, NotOnline, SubscriptionRefused, TopicNotExist
+from ledgermq.client.errors import (
+    InvalidArgument,
+    NoPermission,
+    NotFound,
+    NotOnline,
+    SubscriptionRefused,
+    TopicNotExist,
+    Unreachable,
+)
 from ledgermq.client.producer import open_producer
 from ledgermq.client.pull import open_pull_consumer
 from ledgermq.client.received import ReceivedMessage
@@ -28,7 +36,7 @@ from ledgermq.client.subscription import ConsumeFrom, MessageModel, sql
 from ledgermq.message.message import Message, MessageQueue
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
-from ledgermq.testing.embedded import Embedded
+from ledgermq.testing.embedded import Embedded, open_embedded
 from ledgermq.world.real import real_world
 
 from .fake_cluster import until
@@ -486,3 +494,33 @@ def test_a_failed_block_closes_its_client(background: Background) -> None:
     assert client_threads() == threads
     with blocking.open_consumer(background.namesrv, "g", "t") as consumer:
         assert consumer.get_one(60) is not None
+
+
+async def test_one_broker_can_be_asked_alone() -> None:
+    """What another one has, or that it does not answer, plays no part then."""
+    async with open_embedded(nodes=2) as cluster, open_admin(cluster.namesrv) as admin:
+        one, other = cluster.addresses
+        await admin.create_topic("t", queues=1, broker=one)
+        await admin.create_group("g", broker=one)
+        async with open_producer(cluster.namesrv) as producer:
+            result = await producer.send(Message("t", b"body", keys=["k"]))
+        await admin.set_offset("g", result.queue, 1)
+        await reaches(1, lambda: length_of(admin.messages_by_key("t", "k")))
+
+        await cluster.kill(other)
+
+        assert list(await admin.topic_stats("t", broker=one)) == [result.queue]
+        assert await admin.topic_groups("t", broker=one) == ["g"]
+        assert "g" in await admin.groups(broker=one)
+        assert [each.lag for each in (await admin.group_stats("g", broker=one)).values()] == [0]
+        assert await admin.lost_messages("g", broker=one) == {}
+        assert [each.body for each in await admin.messages_by_key("t", "k", broker=one)] == [b"body"]
+        assert [each.body for each in await admin.messages_by_unique_key("t", result.message_id, broker=one)] == [b"body"]
+        with pytest.raises(NotOnline):
+            await admin.group_connections("g", broker=one)
+        with pytest.raises(Unreachable):
+            await admin.group_stats("g", broker=other)
+
+
+async def length_of(found: Awaitable[Sequence[object]]) -> int:
+    return len(await found)
