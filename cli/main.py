@@ -39,6 +39,7 @@ COMMANDS = {
     "cluster": LazyCommand("cluster", "Brokers: list, status."),
     "check": LazyCommand("check", "Check a cluster in one line, with the status of a Nagios plugin."),
     "top": LazyCommand("top", "Show rates, roles, replication and lags of a cluster, again and again."),
+    "dashboard": LazyCommand("dashboard", "Serve web pages about a cluster: brokers, topics, groups, messages, dead letters."),
     "dledger": LazyCommand("dledger", "DLedger groups: status, transfer, add, learner, remove."),
     "store": LazyCommand(
         "store",
