@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,8 @@ from ..store.errors import StoreError
 from ..world.events import get_logger
 from ..world.real import real_world
 from .logs import LogFormat, log_options, log_to_stderr
-from .reasons import SuggestingGroup, reason_of
+from .reasons import SuggestingGroup
+from .secrets import with_secret
 from .serving import properties_of, serve
 
 log = get_logger(__name__)
@@ -121,33 +121,11 @@ def _config(
             entries |= properties_of(file)
         if namesrv is not None and source is not ParameterSource.ENVIRONMENT:
             entries["namesrvAddr"] = namesrv
-        return config_of(_with_secret(entries | {key: given[name] for key, name in _NAMES.items() if name in given}))
+        return config_of(with_secret(entries | {key: given[name] for key, name in _NAMES.items() if name in given}, BadConfig))
     except BadConfig as error:
         from_flag = _NAMES.get(error.key) in given or (error.key == "namesrvAddr" and entries.get("namesrvAddr") == namesrv)
         where = f"{file}: " if error.key in entries and not from_flag else ""
         raise click.UsageError(f"{where}{error}") from error
-
-
-def _with_secret(entries: dict[str, str]) -> dict[str, str]:
-    """The entries with the secret from the file that `haSecretFile` names, or from the environment, unless they have one."""
-    file = entries.get("haSecretFile", "").strip()
-    if file and entries.get("haSecret"):
-        raise BadConfig("haSecretFile", file, "left out where haSecret is set")
-    if file:
-        return entries | {"haSecret": _secret_in(Path(file))}
-    secret = os.environ.get("LEDGERMQ_HA_SECRET", "")
-    return {"haSecret": secret, **entries} if secret else entries
-
-
-def _secret_in(file: Path) -> str:
-    try:
-        secret = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
-        raise BadConfig("haSecretFile", str(file), f"a file with the secret, which cannot be read: {reason}") from error
-    if not secret:
-        raise BadConfig("haSecretFile", str(file), "a file with the secret, but it is empty")
-    return secret
 
 
 def _announce(broker: Broker) -> str:

@@ -49,8 +49,8 @@ _OTHER_SERVERS = "Give others with --namesrv or $LEDGERMQ_NAMESRV, or start a cl
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def namesrv_option(function: Callable[P, T]) -> Callable[P, T]:
-    """Add the options for the name servers and for TLS; the command reads the latter by `chosen_tls`."""
+def tls_options(function: Callable[P, T]) -> Callable[P, T]:
+    """Add the options for TLS, which the command reads by `chosen_tls`."""
     tls_config = click.option(
         "--tls-config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -62,6 +62,11 @@ def namesrv_option(function: Callable[P, T]) -> Callable[P, T]:
     tls = click.option(
         "--tls", is_flag=True, expose_value=False, callback=_remember_tls, help="Speak TLS, whatever certificate is shown."
     )
+    return tls(tls_config(function))
+
+
+def namesrv_option(function: Callable[P, T]) -> Callable[P, T]:
+    """Add the options for the name servers and for TLS."""
     namesrv = click.option(
         "--namesrv",
         "-n",
@@ -70,7 +75,7 @@ def namesrv_option(function: Callable[P, T]) -> Callable[P, T]:
         show_default=True,
         help="Name servers, HOST:PORT;HOST:PORT. Also $LEDGERMQ_NAMESRV.",
     )
-    return namesrv(tls(tls_config(function)))
+    return namesrv(tls_options(function))
 
 
 def _remember_tls(context: click.Context, _parameter: click.Parameter, value: Path | bool | None) -> None:
@@ -101,7 +106,7 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
         log_to_stderr("error")
         namesrv = str(kwargs["namesrv"])
         try:
-            _run(functools.partial(function, *args, **kwargs))
+            run_interruptibly(functools.partial(function, *args, **kwargs))
         except BaseException as error:
             reason = first_of(error)
             if isinstance(reason, InvalidArgument):
@@ -138,7 +143,7 @@ def watchable(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitab
     return run
 
 
-async def _run_interruptibly(function: Callable[[], Awaitable[None]], with_sigint: bool) -> None:
+async def _interruptible(function: Callable[[], Awaitable[None]], with_sigint: bool) -> None:
     """Handle SIGTERM as Ctrl-C, so that a terminated consumer still commits what it has printed."""
     interrupt = signal.getsignal(signal.SIGINT)  # trio's handler, which raises KeyboardInterrupt only where that is safe
     assert callable(interrupt)
@@ -152,15 +157,15 @@ async def _run_interruptibly(function: Callable[[], Awaitable[None]], with_sigin
         signal.signal(signal.SIGTERM, before)
 
 
-def _run(function: Callable[[], Awaitable[None]]) -> None:
+def run_interruptibly(function: Callable[[], Awaitable[None]]) -> None:
     """Run a command to its end. If SIGINT is ignored, as in the background of a script, only SIGTERM interrupts it."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
-        trio.run(_run_interruptibly, function, True)
+        trio.run(_interruptible, function, True)
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise trio would install no handler
     try:
-        trio.run(_run_interruptibly, function, False)
+        trio.run(_interruptible, function, False)
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -31,6 +31,9 @@ COMMANDS = {
     "up": LazyCommand("up", "Run a whole cluster on this machine."),
     "namesrv": LazyCommand("namesrv", "Run a name server."),
     "broker": LazyCommand("broker", "Run a broker; config get|set and drain of one that runs."),
+    "controller": LazyCommand(
+        "controller", "Run a controller, which elects masters; status, elect and forget of one that runs."
+    ),
     "send": LazyCommand("send", "Send messages, from arguments or line by line."),
     "consume": LazyCommand("consume", "Print messages."),
     "topic": LazyCommand("topic", "Topics: list, create, update, delete, show, route."),

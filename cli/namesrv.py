@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import click
 
+from ..ha.controller.config import EMBEDDED, KEYS, ControllerConfig
+from ..ha.controller.errors import ControllerError
+from ..ha.controller.server import open_controller
+from ..ha.errors import HaError
 from ..message.errors import JsonError
 from ..namesrv.config import NamesrvConfig, read_namesrv_conf
 from ..namesrv.errors import BadNamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
+from ..store.errors import StoreError
 from ..world.address import Address
 from ..world.events import get_logger
 from ..world.real import real_world
+from .controller import announce, controller_config
 from .logs import LogFormat, log_options, log_to_stderr
-from .serving import serve, text_of
+from .serving import properties_of, serve, text_of
 
 log = get_logger(__name__)
 
@@ -38,12 +46,19 @@ def command(
     if print_config:
         click.echo(config.to_properties(), nl=False)
         return
+    controller = None
+    if config.enable_controller_in_namesrv:
+        flags = {"bindAddress": config.bind_address}
+        controller = controller_config(properties_of(file) if file is not None else {}, flags, file, embedded=True)
     serve(
-        open_namesrv(config, real_world()),
+        _open(config, controller),
         _announce,
         JsonError,
         BadNamesrvConfig,
         BadTlsSetting,
+        ControllerError,
+        HaError,
+        StoreError,
         port_options="--port",
         on_hangup=lambda _: log.info("hangup_taken", reason="a name server reads its file at the start alone"),
     )
@@ -54,12 +69,24 @@ def _config(file: Path | None, host: str | None, port: int | None) -> NamesrvCon
     config = NamesrvConfig(kv_config_path=f"{home}/kvConfig.json", config_store_path=f"{home}/namesrv.properties")
     try:
         if file is not None:
-            config = read_namesrv_conf(text_of(file), config)
+            config = read_namesrv_conf(text_of(file), config, keys_of_controller=(*KEYS, *EMBEDDED, "haSecretFile"))
     except BadNamesrvConfig as error:
         raise click.BadParameter(f"{file}: {error}", param_hint="-c") from error
     given = {"bindAddress": host, "listenPort": None if port is None else str(port)}
     return config.with_entries({key: value for key, value in given.items() if value is not None})
 
 
-def _announce(namesrv: Namesrv) -> str:
-    return f"The name server boot success, listening on {Address(namesrv.config.bind_address, namesrv.port)}"
+@asynccontextmanager
+async def _open(config: NamesrvConfig, controller: ControllerConfig | None) -> AsyncGenerator[tuple[Namesrv, str]]:
+    """A name server, and the line that announces its controller, if it has one."""
+    world = real_world()
+    async with AsyncExitStack() as opened:
+        line = ""
+        if controller is not None:
+            line = f"{announce(await opened.enter_async_context(open_controller(controller, world)))}\n"
+        yield await opened.enter_async_context(open_namesrv(config, world)), line
+
+
+def _announce(served: tuple[Namesrv, str]) -> str:
+    namesrv, line = served
+    return f"{line}The name server boot success, listening on {Address(namesrv.config.bind_address, namesrv.port)}"

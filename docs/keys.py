@@ -1,4 +1,4 @@
-"""Write `docs/reference/keys.md`: every key of `broker.conf` and `namesrv.conf`, with its default and what it means.
+"""Write `docs/reference/keys.md`: every key of the configurations of brokers, name servers and controllers, and its default.
 
 Defaults, allowed values and whether a key may change at run time come from the code; the texts stand below.
 `python docs/keys.py` writes the page; with `--check` it only compares. Either way it fails if a key has no text here, or a
@@ -17,6 +17,7 @@ import attrs
 
 from ledgermq.broker import config as broker
 from ledgermq.broker.admin.settings import CHANGEABLE as BROKER_CHANGEABLE
+from ledgermq.ha.controller import config as controller
 from ledgermq.namesrv import config as namesrv
 from ledgermq.remoting.tls import TLS_KEYS
 
@@ -245,9 +246,39 @@ NAMESRV: Mapping[str, Text] = {
     "deleteTopicWithBrokerRegistration": Text("A registration removes the topics that it does not have."),
     "enableAllTopicList": Text("Clients may ask for the names of all topics."),
     "enableTopicList": Text("Clients may ask for the topics of a cluster, and for those of RocketMQ's units."),
+    "enableControllerInNamesrv": Text(
+        "The process runs a controller, too, whose keys are in the same file.",
+        ours="Its port is `controllerListenPort`, because `listenPort` is the name server's.",
+    ),
     "metricsExporterType": Text("`PROM` serves metrics and probes over HTTP.", ours=OURS),
     "metricsPromExporterHost": Text("The address to serve them on; empty for all.", ours=OURS),
     "metricsPromExporterPort": Text("The port.", ours=OURS),
+    "configBlackList": Text("Keys that no administrator may change through the network."),
+}
+
+CONTROLLER: Mapping[str, Text] = {
+    "listenPort": Text(
+        "The port on which brokers and administrators ask; `--port` has priority.",
+        ours="RocketMQ's controllers answer at the addresses of `controllerDLegerPeers`.",
+    ),
+    "bindAddress": Text("The address to listen on, also for the other controllers; `--host` has priority."),
+    "controllerDLegerGroup": Text("The name of the group of controllers."),
+    "controllerDLegerPeers": Text("The controllers, by id, with the addresses at which they talk to each other."),
+    "controllerDLegerSelfId": Text("The id of this one."),
+    "controllerStorePath": Text("Where its log is.", ours="`~/controller` on the command line."),
+    "configStorePath": Text("The file of settings that administrators changed."),
+    "enableElectUncleanMaster": Text(
+        "A replica outside the SyncStateSet is elected if no member is alive. It may lack acknowledged messages."
+    ),
+    "notifyBrokerRoleChanged": Text("Replicas are notified of a new master; otherwise they learn of it when they ask."),
+    "scanNotActiveBrokerInterval": Text(
+        "How often an election that failed is tried again.", MS, "A master's death is noticed at once."
+    ),
+    "serverChannelMaxIdleTimeSeconds": Text("A connection that is silent for so long is closed.", "s"),
+    "haSecret": Text(
+        "The secret of all controllers of the group.", ours=f"{OURS} Also `haSecretFile`, or `$LEDGERMQ_HA_SECRET`."
+    ),
+    "allowEmptyHaSecret": Text("No secret is needed, even if the controller listens beyond its machine.", ours=OURS),
     "configBlackList": Text("Keys that no administrator may change through the network."),
 }
 
@@ -283,7 +314,8 @@ _INTRODUCTION = """# Every key of the servers
 <!-- Made by `python docs/keys.py` from the code; do not edit. -->
 
 The keys are RocketMQ's, in its format: one `key=value` a line. *live* says that a key may change while the server runs: by
-SIGHUP after a change of the file (brokers), or by `mqadmin updateBrokerConfig` and `updateNamesrvConfig`. Each key of a
+SIGHUP after a change of the file (brokers), or by `mqadmin updateBrokerConfig`, `updateNamesrvConfig` and
+`updateControllerConfig`. Each key of a
 broker is a flag of `ledgermq broker` too (`--listenPort 10911` or `--listen-port 10911`), which has priority over the file,
 and `ledgermq broker -c FILE -p` prints all with their values. Whole numbers may end with `k`, `m` or `g`, which are powers
 of 1,024.
@@ -333,6 +365,8 @@ def page() -> str:
     of_namesrv = _fields(namesrv.NamesrvConfig, namesrv.KEYS)
     _complete("broker", {key for texts in BROKER.values() for key in texts}, set(of_broker))
     _complete("name server", set(NAMESRV), set(of_namesrv))
+    of_controller = _fields(controller.ControllerConfig, controller.KEYS)
+    _complete("controller", set(CONTROLLER), set(of_controller))
     _complete("TLS", set(TLS), set(TLS_KEYS))
     parts = [_INTRODUCTION]
     for title, texts in BROKER.items():
@@ -341,7 +375,8 @@ def page() -> str:
             *_table(texts, of_broker, BROKER_CHANGEABLE.__contains__),
         ]
     parts += ["\n## Name server\n", *_table(NAMESRV, of_namesrv, namesrv.CHANGEABLE.__contains__)]
-    parts.append("\n## TLS, of both servers\n\nRead at the start; files that a key names are read again when they change.\n")
+    parts += ["\n## Controller\n", *_table(CONTROLLER, of_controller, controller.CHANGEABLE.__contains__)]
+    parts.append("\n## TLS, of all servers\n\nRead at the start; files that a key names are read again when they change.\n")
     parts.append("\n| key | default | values | meaning, *and what is ours* |\n|---|---|---|---|\n")
     for key, text in TLS.items():
         default = TLS_DEFAULTS.get(key, "false" if TLS_KEYS[key] == ("true", "false") else "")

@@ -6,7 +6,7 @@ Field names are RocketMQ's keys in snake case. Unknown keys are kept as text and
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
@@ -47,6 +47,8 @@ class NamesrvConfig:
     delete_topic_with_broker_registration: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
+    enable_controller_in_namesrv: bool = False
+    """Whether the process runs a controller, too, whose keys are in the same file."""
     metrics_exporter_type: str = "DISABLE"
     """Our own key here, RocketMQ's for brokers: `PROM` serves metrics and the state for probes over HTTP."""
     metrics_prom_exporter_host: str = "127.0.0.1"
@@ -82,8 +84,13 @@ class NamesrvConfig:
         return attrs.evolve(self, **values, tls=tls, others={**self.others, **unknown})
 
 
-def read_namesrv_conf(text: str, base: NamesrvConfig | None = None) -> NamesrvConfig:
+def read_namesrv_conf(
+    text: str, base: NamesrvConfig | None = None, *, keys_of_controller: Collection[str] = ()
+) -> NamesrvConfig:
     """Read properties text, on top of `base`; unknown keys are kept and named in one warning.
+
+    Args:
+        keys_of_controller: these are left out if the file switches a controller on, which reads them.
 
     Raises:
         BadNamesrvConfig: a value is not allowed, or a key is a misspelling of a known one.
@@ -92,6 +99,8 @@ def read_namesrv_conf(text: str, base: NamesrvConfig | None = None) -> NamesrvCo
         entries = read_properties(text)
     except BadProperties as error:
         raise BadNamesrvConfig("the text", text[:60], f"properties: {error}") from error
+    if entries.get("enableControllerInNamesrv", "").strip().lower() == "true":
+        entries = {key: value for key, value in entries.items() if key in _FIELDS or key not in keys_of_controller}
     for key in entries:
         if key not in _FIELDS and key not in TLS_KEYS and (meant := meant_by(key, (*_FIELDS, *TLS_KEYS))) is not None:
             said = f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored"

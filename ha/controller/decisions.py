@@ -444,9 +444,9 @@ def replica_info(request: GetReplicaInfoRequest, situation: Situation) -> Decisi
 
 
 def sync_state_data(names: Iterable[str], situation: Situation) -> Decision:
-    """1006: all replicas of broker names; those that are not registered are left out."""
+    """1006: all replicas of broker names, of all names if none is given; those that are not registered are left out."""
     table: dict[str, ReplicasInfo] = {}
-    for name in names:
+    for name in [*names] or sorted(situation.state.sets):
         one = situation.state.sets.get(name)
         if one is None or not one.replicas:
             continue

@@ -6,6 +6,8 @@ the change when it asks the next time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 import trio
 
@@ -29,8 +31,8 @@ class Notices:
     network: Network
     nursery: trio.Nursery
 
-    def send(self, one: BrokerSet) -> None:
-        """Notify all replicas of a broker name."""
+    def send(self, one: BrokerSet, recipients: Iterable[int]) -> None:
+        """Notify replicas of a broker name, by their ids."""
         header = NotifyRoleChangedRequest(
             master_broker_id=one.master_id,
             master_address=one.master_address,
@@ -40,8 +42,8 @@ class Notices:
         body = SyncStateSet(sync_state_set=one.in_sync, sync_state_set_epoch=one.in_sync_epoch).body()
         command = RemotingCommand(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header.ext(), body, flag=ONEWAY_FLAG)
         frame = encode_frame(command)
-        for replica in one.replicas.values():
-            self.nursery.start_soon(self._send, one.name, replica.address, frame)
+        for broker_id in recipients:
+            self.nursery.start_soon(self._send, one.name, one.replicas[broker_id].address, frame)
 
     async def _send(self, name: str, address: str, frame: bytes) -> None:
         try:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self, TypeVar
 import msgspec
 
 from ...message.errors import JsonError
-from ...message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
+from ...message.json import OF_STRANGERS_BYTES_MAX, dumps_strict, loads
 from ...message.numbers import INT_MAX, INT_MIN, LONG_MAX
 from ...remoting.bounds import NAME_CHARACTERS_MAX
 from ...remoting.codes import ResponseCode
@@ -91,8 +91,11 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return _converted(cls, _json(cls, body))
 
     def body(self) -> bytes:
-        """The bytes as a command carries them: Java's JSON, with keys and members in order."""
-        return dumps(msgspec.to_builtins(self, order="deterministic"))
+        """The bytes as a command carries them: strict JSON with keys and members in order.
+
+        Java writes integer keys bare, but its own mqadmin of 5.5.0 cannot read them in what it skips.
+        """
+        return dumps_strict(msgspec.to_builtins(self, order="deterministic"))
 
 
 class Mastership(Header, frozen=True):

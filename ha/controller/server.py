@@ -79,7 +79,7 @@ async def open_controller(config: ControllerConfig, world: World) -> AsyncGenera
 
         def notify(one: BrokerSet) -> None:
             if service.config.notify_broker_role_changed:
-                notices.send(one)
+                notices.send(one, [broker_id for broker_id in one.replicas if node.situation.is_alive(one, broker_id)])
 
         node.on_new_set.append(notify)
         await nursery.start(server.serve, listeners)

@@ -87,7 +87,7 @@ def test_every_command_explains_itself(runner: Run, path: tuple[str, ...]) -> No
     leaf = path[-1] in ("list", "show", "status", "route", "reset", "by-key", "by-offset", "find", "send", "produce")
     if leaf:
         assert "--json" in text
-        assert "--namesrv" in text
+        assert ("--controller" if path[0] == "controller" else "--namesrv") in text
 
 
 def test_an_unknown_command_is_a_mistake_of_usage(runner: Run) -> None:

@@ -123,7 +123,7 @@ def start_namesrv(maker: Maker, folder: Path, port: int, tls: Mapping[str, objec
     config = _write_config(folder / "namesrv.conf", {"listenPort": port, **(tls if maker is Maker.OURS else {})})
     if maker is Maker.OURS:
         command = [sys.executable, "-m", "ledgermq.cli.main", "namesrv", "-c", str(config)]
-        return _spawn(f"{maker.value} namesrv", command, folder, _our_environment())
+        return _spawn(f"{maker.value} namesrv", command, folder, our_environment())
     main = "org.apache.rocketmq.namesrv.NamesrvStartup"
     return _start_java(maker, main, folder, config, "-Xmx256m", *java_properties(tls))
 
@@ -141,12 +141,19 @@ def start_controller(folder: Path, port: int) -> Server:
     return _start_java(Maker.APACHE_55, "org.apache.rocketmq.controller.ControllerStartup", folder, config, "-Xmx256m")
 
 
+def start_our_controller(folder: Path, config: Mapping[str, object]) -> Server:
+    """Start a controller of ours with this configuration."""
+    file = _write_config(folder / "controller.conf", config)
+    command = [sys.executable, "-m", "ledgermq.cli.main", "controller", "-c", str(file)]
+    return _spawn("our controller", command, folder, our_environment())
+
+
 def start_broker(maker: Maker, folder: Path, config: Mapping[str, object], tls: Mapping[str, object] = NO_TLS) -> Server:
     """Start a broker of this make with this configuration."""
     file = _write_config(folder / "broker.conf", {**config, **(tls if maker is Maker.OURS else {})})
     if maker is Maker.OURS:
         command = [sys.executable, "-m", "ledgermq.cli.main", "broker", "-c", str(file)]
-        return _spawn(f"{maker.value} broker", command, folder, _our_environment())
+        return _spawn(f"{maker.value} broker", command, folder, our_environment())
     main = "org.apache.rocketmq.broker.BrokerStartup"
     flags = ("-Xms256m", "-Xmx768m", "-XX:MaxDirectMemorySize=512m")
     return _start_java(maker, main, folder, file, *flags, *java_properties(tls))
@@ -257,7 +264,8 @@ def _start_java(maker: Maker, main: str, folder: Path, config: Path, *flags: str
     return _spawn(f"{maker.value} {main.rpartition('.')[2]}", command, folder, java_environment(home))
 
 
-def _our_environment() -> dict[str, str]:
+def our_environment() -> dict[str, str]:
+    """The environment in which a process runs our code."""
     return {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "PYTHONUNBUFFERED": "1"}
 
 

@@ -502,6 +502,7 @@ def test_questions_are_answered_from_the_state() -> None:
         replica_info(GetReplicaInfoRequest(broker_name="b9"), cluster.situation)
 
     data = sync_state_data(["b1", "b9"], cluster.situation).body
+    assert data == sync_state_data([], cluster.situation).body
     assert isinstance(data, BrokerReplicasInfo)
     (one,) = data.replicas_info_table.values()
     assert [(replica.broker_id, replica.alive) for replica in one.in_sync_replicas] == [(1, True), (2, False)]

@@ -202,8 +202,9 @@ def test_a_header_has_the_fields_that_java_writes(ext: dict[str, str], header: H
 
 @pytest.mark.parametrize(("written", "body"), BODIES, ids=lambda value: type(value).__name__)
 def test_a_body_has_the_bytes_that_java_writes(written: bytes, body: Body) -> None:
-    assert body.body() == written
-    assert type(body).of(written) == body
+    """But for integer keys, which are quoted: mqadmin of 5.5.0 does not read Java's bare ones."""
+    assert body.body() == written.replace(b'{1:"', b'{"1":"').replace(b',2:"', b',"2":"')
+    assert type(body).of(written) == type(body).of(body.body()) == body
 
 
 def test_fields_that_only_some_versions_send_are_ignored() -> None:

@@ -1,0 +1,114 @@
+"""`ledgermq controller status`, `elect` and `forget`, against a controller and two brokers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from ledgermq.cli.controller_admin import Asked, leader_of, missing_of
+from ledgermq.ha.controller.protocol import GetMetadataResponse
+from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
+from ledgermq.world.address import Address
+
+from .processes import Run, Start, until
+
+
+@attrs.frozen
+class Elected:
+    """A controller by its address, and the command line that asks it."""
+
+    address: str
+    runner: Run
+
+    def run(self, *words: str, status: int = 0) -> Any:
+        return self.runner("controller", *words, "--controller", self.address, status=status)
+
+    def roles(self) -> dict[int, str]:
+        """The role of each replica; whether something is missing does not matter."""
+        try:
+            shown = self.run("status", "--json").stdout
+        except AssertionError:
+            shown = self.run("status", "--json", status=1).stdout
+        return {row["id"]: row["role"] for row in json.loads(shown)["replicas"]}
+
+
+@pytest.fixture
+def elected(start: Start, runner: Run, tmp_path: Path) -> Generator[Elected]:
+    with reserved_ports("127.0.0.1", 2, BROKER_PORTS) as ports, reserved_ports("127.0.0.1", 1) as (group_port,):
+        conf = tmp_path / "controller.conf"
+        conf.write_text(f"controllerDLegerPeers=n0-127.0.0.1:{group_port}\ncontrollerStorePath={tmp_path}/controller\n")
+        controller = start("controller", "-c", str(conf), "--host", "127.0.0.1", "--port", "0")
+        address = controller.wait_for(r"asked at (127.0.0.1:\d+)")[1]
+        for port in ports:
+            keys = {
+                "brokerName": "b1",
+                "listenPort": port,
+                "haListenPort": port + 1,
+                "bindAddress": "127.0.0.1",
+                "brokerIP1": "127.0.0.1",
+                "storePathRootDir": tmp_path / f"store{port}",
+                "enableControllerMode": "true",
+                "controllerAddr": address,
+            }
+            start("broker", *(word for key, value in keys.items() for word in (f"--{key}", str(value)))).wait_for(
+                "boot success"
+            )
+        found = Elected(address, runner)
+        until(lambda: sorted(found.roles().values()) == ["in sync", "master"])
+        yield found
+
+
+def test_masters_are_shown_elected_and_forgotten(elected: Elected) -> None:
+    roles = elected.roles()
+    (master,) = (broker_id for broker_id, role in roles.items() if role == "master")
+    (other,) = roles.keys() - {master}
+    shown = elected.run("status").stdout
+    assert re.search(r"n0 +leader +controller", shown)
+    assert re.search(rf"b1 +{master} +master +yes", shown)
+    assert f"{master} is master of b1 already, in epoch 1" in elected.run("elect", "b1").stdout
+
+    assert elected.run("elect", "b1", str(other)).stdout == f"{other} is master of b1, in epoch 2\n"
+    assert elected.roles()[other] == "master"
+    assert "b1 has no replica 9" in elected.run("elect", "b1", "9", status=1).stderr
+
+    assert "may be alive" in elected.run("forget", "b1", str(master), status=1).stderr
+    assert elected.run("forget", "b1", str(master), "--living").stdout == f"{master} of b1 forgotten\n"
+    assert master not in elected.roles()
+
+
+def test_a_controller_that_does_not_answer_is_named(runner: Run) -> None:
+    """Nothing is changed without a leader."""
+    found = runner("controller", "status", "--controller", "127.0.0.1:1", status=1)
+    assert re.search(r"127.0.0.1:1 +-", found.stdout)
+    assert "missing: no controller leads" in found.stderr
+
+    refused = runner("controller", "elect", "b1", "2", "--controller", "127.0.0.1:1", status=1)
+    assert "no controller leads (127.0.0.1:1: " in refused.stderr
+    assert "nothing was changed" in refused.stderr
+
+
+def test_an_address_that_is_none_is_wrong_usage(runner: Run) -> None:
+    assert "--controller" in runner("controller", "status", "--controller", "nowhere", status=2).stderr
+
+
+def test_what_is_missing_is_named() -> None:
+    one, two = Address("h1", 1), Address("h2", 1)
+    led = Asked(one, GetMetadataResponse(group="g", is_leader=True), None)
+    rows = [
+        {"broker": "b1", "role": "master", "alive": True},
+        {"broker": "b2", "role": "master", "alive": False},
+        {"broker": "b3", "role": "in sync", "alive": True},
+    ]
+
+    assert leader_of([Asked(two, None, "gone"), led]) == one
+    assert missing_of([led, Asked(two, None, "gone")], one, rows) == [
+        "h2:1: gone",
+        "b2: no master is alive",
+        "b3: no master is alive",
+    ]
