@@ -41,6 +41,7 @@ LONGEST_FIRST = (
     "tests/cli/test_store.py",
     "tests/cli/test_commands.py",
     "tests/docs/test_manual.py",
+    "tests/cli/dashboard/test_browser.py",
     "tests/harness/raft/test_simulate.py",
 )
 """Files in the order in which they begin. All others follow as they are collected."""

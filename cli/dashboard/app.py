@@ -125,6 +125,7 @@ class Dashboard:
         fragment = "HX-Request" in request.headers
         text = self._templates.get_template(name).render(
             fragment=fragment,
+            status=status,
             refresh_seconds=refresh_seconds,
             path=request.url.path,
             here=f"{request.url.path}?{request.url.query}",

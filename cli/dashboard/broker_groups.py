@@ -34,7 +34,7 @@ class BrokerGroup:
     name: str
     kind: str
     term: int | None
-    """The newest term that a node knows; None outside DLedger."""
+    """The newest term that a node knows, or the epoch of the master that a controller elected; None without elections."""
     leader: Copy | None
     followers: Sequence[Copy]
 
@@ -101,14 +101,20 @@ def _state_of_node(node: Row | None, peer: Row | None, *, leads: bool, led: bool
 
 
 def _configured(name: str, rows: Sequence[Row]) -> BrokerGroup:
-    """A classic group: the master knows which slaves it feeds, by their ids."""
+    """A group whose log is a classic one: the master knows which slaves it feeds, by their ids.
+
+    In controller mode the in-sync set is what the controller has recorded.
+    """
     master = next((row for row in rows if row["role"] == "master"), None)
     ha: dict[str, Any] = (master or {}).get("ha") or {}
     fed: list[dict[str, Any]] = ha.get("ha_connection_info") or []
     feeds = {each.get("broker_id"): each for each in fed}
-    followers = [Copy(str(row["id"]), "slave", *_state_of_slave(row, feeds), row) for row in rows if row is not master]
+    controller: dict[str, Any] = ha.get("controller") or {}
+    in_sync: list[int] | None = controller.get("sync_state_set")
+    followers = [Copy(str(row["id"]), "slave", *_state_of_slave(row, feeds, in_sync), row) for row in rows if row is not master]
     leader = None if master is None else Copy(str(master["id"]), "master", *_state_of_master(master), master)
-    return BrokerGroup(name, "master and slaves" if followers else "one master", None, leader, followers)
+    kind = "controller mode" if controller else "master and slaves" if followers else "one master"
+    return BrokerGroup(name, kind, controller.get("master_epoch"), leader, followers)
 
 
 def _state_of_master(row: Row) -> tuple[State, str]:
@@ -117,13 +123,13 @@ def _state_of_master(row: Row) -> tuple[State, str]:
     return ("bad", "no slave") if row["waits_in_vain"] else ("good", f"log end {row['log_end']:,}")
 
 
-def _state_of_slave(row: Row, feeds: Mapping[int | None, Row]) -> tuple[State, str]:
+def _state_of_slave(row: Row, feeds: Mapping[int | None, Row], in_sync: Sequence[int] | None) -> tuple[State, str]:
     if row["error"]:
         return "bad", "no answer"
     feed = feeds.get(row["id"])
     if feed is None:
         return "bad", "not fed"
-    if not feed.get("in_sync"):
+    if not (feed.get("in_sync") if in_sync is None else row["id"] in in_sync):
         return "behind", f"{feed.get('diff', 0):,} bytes behind"
     return "good", "in sync" if not feed.get("diff") else f"in sync, {feed['diff']:,} bytes behind"
 

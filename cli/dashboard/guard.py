@@ -25,6 +25,8 @@ FORM_BYTES_MAX = 8192
 GUESSES_AT_ONCE = 8
 """How many wrong passwords are answered each second, whoever tries them."""
 WRONG_PASSWORD_SECONDS = 1.0
+REQUESTS_AT_ONCE = 32
+"""How many requests are worked on at the same time; others wait. Each page asks many brokers."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -41,6 +43,7 @@ class Guard:
 
     app: ASGIApp
     login_needed: bool
+    _working: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(REQUESTS_AT_ONCE))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,9 +55,13 @@ class Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        await (self._answer(Request(scope)) or self.app)(scope, receive, send_guarded)
+        if refusal := self._refusal(Request(scope)):
+            await refusal(scope, receive, send_guarded)
+            return
+        async with self._working:
+            await self.app(scope, receive, send_guarded)
 
-    def _answer(self, request: Request) -> ASGIApp | None:
+    def _refusal(self, request: Request) -> ASGIApp | None:
         """The answer to a request that may not pass; None if it may."""
         path = request.url.path
         if not self.login_needed:

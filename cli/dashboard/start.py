@@ -29,6 +29,8 @@ PASSWORD_VARIABLE = "LEDGERMQ_DASHBOARD_PASSWORD"  # noqa: S105 - the name of a 
 PASSWORD_CHARACTERS_MIN = 12
 GRACEFUL_SECONDS = 1.0
 """How long requests may still take when the server stops."""
+READ_SECONDS = 120
+"""A connection that brings nothing for this time is closed; the slowest change, of a DLedger group, takes half of it."""
 
 
 @click.command("dashboard")
@@ -104,6 +106,7 @@ async def open_dashboard(
     config = hypercorn.Config()
     config.bind = [str(address)]
     config.graceful_timeout = GRACEFUL_SECONDS
+    config.read_timeout = READ_SECONDS
     config.include_server_header = False
     config.errorlog = logging.getLogger(f"{ROOT_LOGGER}.hypercorn")
     config.errorlog.setLevel(logging.WARNING)

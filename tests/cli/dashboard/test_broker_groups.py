@@ -41,6 +41,20 @@ def test_a_master_knows_how_far_its_slaves_are_behind() -> None:
     assert group.text.startswith("a: master 0: log end 4,711; slave 1: in sync; slave 2: 5,000 bytes behind")
 
 
+def test_a_controller_says_who_is_in_sync() -> None:
+    """A slave may have everything and not be in the set yet, and so count for no acknowledgement."""
+    feeds = [{"broker_id": number, "diff": 0, "in_sync": True} for number in (2, 3)]
+    ha = {"ha_connection_info": feeds, "controller": {"master_epoch": 7, "sync_state_set": [1, 2]}}
+
+    (group,) = broker_groups([row(0, ha=ha), row(2), row(3)], [])
+
+    assert (group.kind, group.term) == ("controller mode", 7)
+    assert [(each.name, each.state, each.lag) for each in group.followers] == [
+        ("2", "good", "in sync"),
+        ("3", "behind", "0 bytes behind"),
+    ]
+
+
 def test_a_group_of_slaves_has_no_leader() -> None:
     (group,) = broker_groups([row(1)], [])
 
