@@ -46,7 +46,7 @@ async def status(namesrv: str, as_json: bool) -> None:
 
     Ends with status 1, and names on standard error what is missing: every broker, one that does not answer, the master of a
     broker's name, the slaves of a SYNC_MASTER, a slave that does not follow its master, the leader or a member of a DLedger
-    group, or that two nodes lead.
+    group, that two nodes lead, the controller of a broker, or a replica that is not in sync.
     """
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         rows, nodes = await state_of(admin)
@@ -95,7 +95,22 @@ def degradations_of(rows: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> 
         *(f"{name}: no slave of its SYNC_MASTER, so sends end with SLAVE_NOT_AVAILABLE" for name in alone),
         *(f"{row['broker']}: slave {row['id']} at {row['address']} is not fed: {row['replication']}" for row in idle),
         *degradations_of_groups(nodes),
+        *_degradations_under_controllers(rows),
     ]
+
+
+def _degradations_under_controllers(rows: list[dict[str, Any]]) -> list[str]:
+    """Brokers that no controller can replace, and replicas that it could not elect."""
+    found: list[str] = []
+    in_sync: dict[str, list[int]] = {}
+    for row in rows:
+        controlled: dict[str, Any] = (row["ha"] or {}).get("controller") or {}
+        if controlled.get("trouble"):
+            found.append(f"{row['broker']}: {row['address']} has no controller, so none elects: {controlled['trouble']}")
+        if row["role"] == "master" and controlled:
+            in_sync[row["broker"]] = controlled.get("sync_state_set") or []
+    late = [row for row in rows if row["role"] != "master" and row["id"] not in in_sync.get(row["broker"], [row["id"]])]
+    return found + [f"{row['broker']}: replica {row['id']} at {row['address']} is not in sync" for row in late]
 
 
 def _with_master(rows: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> set[str]:
@@ -167,6 +182,12 @@ def _replication(ha: dict[str, Any]) -> str | None:
     """Summarise the replication of a broker, from its HA status, in one line."""
     if group := ha.get("dledger"):
         return _of_group(group)
+    controlled: dict[str, Any] = ha.get("controller") or {}
+    if controlled:
+        members = " ".join(map(str, controlled.get("syncStateSet") or ()))
+        known = f"replica {controlled.get('brokerId')} in epoch {controlled.get('masterEpoch')}"
+        rest = _replication({key: value for key, value in ha.items() if key != "controller"})
+        return "; ".join([known, *([f"in sync {members}"] if ha.get("master") else []), str(rest)])
     if ha.get("master"):
         slaves: list[dict[str, Any]] = ha.get("haConnectionInfo") or []
         followers = [_follower(slave) for slave in slaves]

@@ -93,7 +93,7 @@ class BrokerProcess:
 
     async def _start(self) -> bool:
         """Start a process and wait until it is ready; returns False if it ended before."""
-        file = self.directory / f"{self.config.broker_name}-{self.config.dleger_self_id or self.config.broker_id}.conf"
+        file = self.directory / f"{Path(self.config.store_path_root_dir).name}.conf"  # which no other broker here has
         _write_privately(file, {**self.config.entries(), "haSecret": self.config.ha_secret})
         self._process = _spawn(["-m", "ledgermq.cli.main", "broker", "-c", str(file), *self.options])
         assert self._process.stdout is not None

@@ -26,6 +26,8 @@ from ..broker.config import BrokerConfig, config_of
 from ..broker.errors import BrokerError
 from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError
+from ..ha.controller.config import ControllerConfig
+from ..ha.controller.server import open_controller
 from ..ha.errors import HaError
 from ..message.errors import JsonError
 from ..message.units import MASTER_ID
@@ -67,6 +69,8 @@ class Ports:
     clients: Sequence[int]
     raft: Sequence[int]
     """With mode `dledger`, the ports at which the nodes listen for each other."""
+    controller: tuple[int, int] = (0, 0)
+    """With mode `controller`, the ports of the controller for brokers, and for other controllers."""
 
 
 @attrs.frozen
@@ -75,9 +79,9 @@ class Plan:
 
     mode: str
     nodes: int
-    """How many brokers to run; with the modes `ha` and `dledger` for each broker name, including its master."""
+    """How many brokers to run; except with the mode `local` for each broker name, including its master."""
     masters: int
-    """How many broker names there are with the modes `ha` and `dledger`."""
+    """How many broker names there are, except with the mode `local`."""
     host: str
     port: int
     broker_port: int
@@ -86,6 +90,11 @@ class Plan:
     """The secret by which the nodes of this cluster authenticate each other."""
     kept: bool
     """Whether the store is kept when the cluster ends."""
+
+    @property
+    def elects(self) -> bool:
+        """Whether masters are elected. Then brokers are processes of their own, which may be killed."""
+        return self.mode in ("dledger", "controller")
 
     @property
     def members(self) -> list[tuple[int, int]]:
@@ -125,7 +134,22 @@ class Plan:
                 # The disk of a laptop is often fuller than that of a server.
                 "diskMaxUsedSpaceRatio": "95",
                 **(dledger_keys(number, peers) if self.mode == "dledger" else {}),
+                **(self._controller_keys(ports) if self.mode == "controller" else {}),
             }
+        )
+
+    def _controller_keys(self, ports: Ports) -> dict[str, str]:
+        return {"enableControllerMode": "true", "controllerAddr": str(Address(self.host, ports.controller[0]))}
+
+    def controller(self, ports: Ports) -> ControllerConfig:
+        """The configuration of the only controller."""
+        port, raft_port = ports.controller
+        return ControllerConfig(
+            listen_port=port,
+            bind_address=self.host,
+            peers=f"n0-{Address(self.host, raft_port)}",
+            store_path=f"{self.store}/controller",
+            ha_secret=self.secret,
         )
 
 
@@ -159,20 +183,20 @@ class Cluster:
 @click.command("up")
 @click.option(
     "--mode",
-    type=click.Choice(("local", "ha", "dledger")),
+    type=click.Choice(("local", "ha", "dledger", "controller")),
     default="local",
     show_default=True,
-    help="ha: a master with slaves. dledger: nodes that elect their master.",
+    help="ha: a master with slaves. dledger: nodes that elect their master. controller: copies whose master one elects.",
 )
 @click.option(
-    "--nodes", type=click.IntRange(1, 26), help="Brokers; 1 by default, with --mode ha a master and one slave, with dledger 3."
+    "--nodes", type=click.IntRange(1, 26), help="Brokers; 1 by default, with --mode ha and controller 2, with dledger 3."
 )
 @click.option(
     "--masters",
     type=click.IntRange(1, 26),
     default=1,
     show_default=True,
-    help="With ha and dledger: how many such groups of nodes.",
+    help="With other modes than local: how many such groups of nodes.",
 )
 @click.option(
     "--store", type=click.Path(file_okay=False, path_type=Path), help="Where messages are kept; else they go with the cluster."
@@ -205,11 +229,11 @@ def command(
     Then, in another terminal: ledgermq send hello "my first message"; ledgermq consume hello --from-beginning
     """
     if nodes is None:
-        nodes = {"local": 1, "ha": 2, "dledger": 3}[mode]
+        nodes = {"local": 1, "ha": 2, "dledger": 3, "controller": 2}[mode]
     if mode == "ha" and nodes < 2:
         raise click.BadParameter("a master and at least one slave make 2", param_hint="--nodes")
     if mode == "local" and masters > 1:
-        raise click.BadParameter("every node is a master unless the mode is ha or dledger: say --nodes", param_hint="--masters")
+        raise click.BadParameter("every node is a master with the mode local: say --nodes", param_hint="--masters")
     if host in EVERYWHERE:
         raise click.BadParameter(
             f"clients are given this address: choose one that they can reach (got {host!r})", param_hint="--host"
@@ -268,7 +292,8 @@ def _ports(plan: Plan) -> Generator[Ports]:
             clients = stack.enter_context(reserved_ports(plan.host, count, BROKER_PORTS))
         if plan.mode == "dledger" and (not first or raft[-1] > PORT_MAX):
             raft = stack.enter_context(reserved_ports(plan.host, count))
-        yield Ports(clients, raft)
+        first_free, second_free = stack.enter_context(reserved_ports(plan.host, 2))
+        yield Ports(clients, raft, (first_free, second_free))
 
 
 @contextmanager
@@ -308,13 +333,14 @@ async def _open_cluster(plan: Plan, options: Sequence[str], world: World) -> Asy
     async with open_namesrv(config, world) as namesrv:
         with _ports(plan) as ports:
             configs = plan.brokers(str(namesrv.address), ports)
-            if plan.mode == "dledger":
+            if plan.elects:
                 processes = [BrokerProcess(config, Path(plan.store), options) for config in configs]
-                async with trio.open_nursery() as nursery:
+                electing = open_controller(plan.controller(ports), world) if plan.mode == "controller" else nullcontext()
+                async with electing, trio.open_nursery() as nursery:
                     async with trio.open_nursery() as starting:
                         for process in processes:
                             starting.start_soon(nursery.start, process.run)
-                    yield Cluster(plan, namesrv, await _elected(str(namesrv.address), processes))
+                    yield Cluster(plan, namesrv, await _elected(str(namesrv.address), processes, plan))
                     nursery.cancel_scope.cancel()
             else:
                 async with AsyncExitStack() as stack:
@@ -328,15 +354,15 @@ def _shown(broker: Broker) -> Shown:
     return Shown(config.broker_name, config.broker_role.replace("_", " ").lower(), broker.address)
 
 
-async def _elected(namesrv: str, processes: Sequence[BrokerProcess]) -> tuple[Shown, ...]:
-    """The nodes of DLedger groups, once each group has elected a master that the name server knows."""
+async def _elected(namesrv: str, processes: Sequence[BrokerProcess], plan: Plan) -> tuple[Shown, ...]:
+    """The brokers whose masters are elected, once each group has elected a master that the name server knows."""
     names = {process.config.broker_name for process in processes}
     warn_at = trio.current_time() + ELECTION_SECONDS
     async with open_admin(namesrv) as admin:
-        while (masters := await _masters(admin)).keys() != names:
+        while (masters := await _masters(admin, plan)).keys() != names:
             if trio.current_time() >= warn_at:
                 missing = ", ".join(sorted(names - masters.keys()))
-                log.warning("group_without_master", brokers=missing, reason=f"ledgermq dledger status -n {namesrv} says why")
+                log.warning("group_without_master", brokers=missing, reason=f"ledgermq cluster status -n {namesrv} says more")
                 warn_at = inf
             await trio.sleep(WAIT_SECONDS)
     return tuple(
@@ -350,13 +376,19 @@ async def _elected(namesrv: str, processes: Sequence[BrokerProcess]) -> tuple[Sh
     )
 
 
-async def _masters(admin: Admin) -> dict[str, str]:
-    """The master of each broker name that has one."""
+async def _masters(admin: Admin, plan: Plan) -> dict[str, str]:
+    """The master of each broker name that has one, and with a controller all replicas in sync, so that any may be killed."""
     try:
         brokers = (await admin.cluster()).brokers
+        masters = {broker.name: str(broker.addresses[MASTER_ID]) for broker in brokers if MASTER_ID in broker.addresses}
+        if plan.mode == "controller":
+            for name, address in list(masters.items()):
+                controlled = (await admin.ha_status(address)).get("controller", {})
+                if len(controlled.get("syncStateSet", ())) < plan.nodes:
+                    del masters[name]
     except ClientError:
         return {}
-    return {broker.name: str(broker.addresses[MASTER_ID]) for broker in brokers if MASTER_ID in broker.addresses}
+    return masters
 
 
 def _announce(cluster: Cluster) -> str:

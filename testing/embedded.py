@@ -17,6 +17,9 @@ import trio
 
 from ..broker.broker import Broker, open_broker
 from ..broker.config import ASYNC_MASTER, SLAVE, SYNC_MASTER, BrokerConfig, config_of
+from ..ha.controller.config import ControllerConfig
+from ..ha.controller.node import ElectedNode
+from ..ha.controller.server import open_controller
 from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import open_namesrv
 from ..world.address import Address
@@ -29,7 +32,9 @@ from .sim.world import Machine, sim_machines
 HOST = "127.0.0.1"
 WAIT_SECONDS = 0.01
 """Polling interval for the master of a new group, in seconds."""
-MODES = ("local", "ha", "dledger")
+MODES = ("local", "ha", "dledger", "controller")
+CONTROLLER_PORTS = 19876, 9877
+"""The ports of the controller on a simulated machine: for brokers, and for other controllers."""
 RAFT_PORT = 40911
 """The port of the nodes of a DLedger group on simulated machines."""
 
@@ -177,7 +182,8 @@ class Embedded:
 
     def _electors(self) -> tuple[Broker, ...]:
         """The running brokers, if one of them is the master or may become it while no other is started."""
-        brokers, election = self.brokers, self.nodes[0].config.enable_dleger_commit_log
+        brokers, config = self.brokers, self.nodes[0].config
+        election = config.enable_dleger_commit_log
         able = [broker for broker in brokers if broker.role.takes_puts or broker.config.broker_role != SLAVE]
         needed = len(self.nodes) // 2 + 1 if election and not any(broker.role.takes_puts for broker in able) else 1
         if len(able) < needed:
@@ -262,6 +268,7 @@ def broker_configs(
     settings: Mapping[str, str] | None = None,
     ports: Sequence[int] = (),
     raft_ports: Sequence[int] = (),
+    controller: str = "",
 ) -> list[BrokerConfig]:
     """The configuration of each broker of a cluster.
 
@@ -269,10 +276,11 @@ def broker_configs(
         store: a directory in which each broker gets one of its own.
         host: the address to listen on and to be reached at.
         mode: `local`: independent masters; `ha`: one master, that waits for its slaves, and the slaves; `dledger`: a group
-            that elects its master.
+            that elects its master; `controller`: brokers whose master a controller elects.
         nodes: how many brokers.
         ports: the ports on which the brokers listen for clients; if there are none, each broker chooses one when it starts.
         raft_ports: in mode `dledger`, the ports on which the nodes listen for each other.
+        controller: in mode `controller`, its address.
         settings: RocketMQ's keys, over `SMALL_FILES`.
 
     Raises:
@@ -299,6 +307,8 @@ def broker_configs(
         if mode == "dledger":
             own |= dledger_keys(at, [str(Address(host, port)) for port in raft_ports])
             own["allowEmptyHaSecret"] = "true"  # no other machine reaches a simulated network, nor the loopback address
+        if mode == "controller":
+            own |= {"enableControllerMode": "true", "controllerAddr": controller}
         configs.append(config_of({**SMALL_FILES, **own, **(settings or {})}))
     return configs
 
@@ -330,11 +340,21 @@ async def open_embedded(
     """
     temporary = tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(store)
     # A broker that is killed and started again finds its ports free.
-    broker_ports, raft_ports = reserved_ports(HOST, nodes, BROKER_PORTS), reserved_ports(HOST, nodes)
+    broker_ports, raft_ports = reserved_ports(HOST, nodes, BROKER_PORTS), reserved_ports(HOST, max(nodes, 2))
     with temporary as folder, broker_ports as ports, raft_ports as peers:
-        configs = broker_configs(folder, HOST, mode=mode, nodes=nodes, settings=settings, ports=ports, raft_ports=peers)
-        world = real_world()
-        async with _opened([EmbeddedNode(RealPlace(), config) for config in configs], world, world, HOST) as embedded:
+        configs = broker_configs(
+            folder,
+            HOST,
+            mode=mode,
+            nodes=nodes,
+            settings=settings,
+            ports=ports,
+            raft_ports=peers[:nodes],
+            controller=str(Address(HOST, peers[0])),
+        )
+        world, running = real_world(), [EmbeddedNode(RealPlace(), config) for config in configs]
+        elected = _controller(f"{folder}/controller", HOST, peers[0], peers[1]) if mode == "controller" else None
+        async with _opened(running, world, world, HOST, elected) as embedded:
             yield embedded
 
 
@@ -348,7 +368,15 @@ async def open_virtual(
     """
     own, *machines = sim_machines(seed, nodes + 1)
     hosts = [machine.host for machine in machines]
-    configs = broker_configs("store", own.host, mode=mode, nodes=nodes, settings=settings, raft_ports=[RAFT_PORT] * nodes)
+    configs = broker_configs(
+        "store",
+        own.host,
+        mode=mode,
+        nodes=nodes,
+        settings=settings,
+        raft_ports=[RAFT_PORT] * nodes,
+        controller=str(Address(own.host, CONTROLLER_PORTS[0])),
+    )
     if mode == "dledger":
         peers = ";".join(f"n{at}-{host}:{RAFT_PORT}" for at, host in enumerate(hosts))
         configs = [attrs.evolve(config, dleger_peers=peers) for config in configs]
@@ -356,14 +384,31 @@ async def open_virtual(
         EmbeddedNode(SimulatedPlace(machine), attrs.evolve(config, broker_ip1=machine.host, bind_address=machine.host))
         for machine, config in zip(machines, configs, strict=True)
     ]
-    async with _opened(running, own.world(), own.world(), own.host) as embedded:
+    elected = _controller("controller", own.host, *CONTROLLER_PORTS) if mode == "controller" else None
+    async with _opened(running, own.world(), own.world(), own.host, elected) as embedded:
         yield embedded
 
 
+def _controller(store: str, host: str, port: int, raft_port: int) -> ControllerConfig:
+    return ControllerConfig(
+        listen_port=port,
+        bind_address=host,
+        peers=f"n0-{Address(host, raft_port)}",
+        store_path=store,
+        allow_empty_ha_secret=True,  # no other machine reaches a simulated network, nor the loopback address
+    )
+
+
 @asynccontextmanager
-async def _opened(nodes: Sequence[EmbeddedNode], served: World, world: World, host: str) -> AsyncGenerator[OpenEmbedded]:
-    """Run a name server in the world `served`, and each broker in its place; clients get `world`."""
-    async with open_namesrv(NamesrvConfig(listen_port=0, bind_address=host), served) as server:
+async def _opened(
+    nodes: Sequence[EmbeddedNode], served: World, world: World, host: str, controller: ControllerConfig | None
+) -> AsyncGenerator[OpenEmbedded]:
+    """Run a name server, and a controller if there is one, in the world `served`, and each broker in its place.
+
+    Clients get `world`.
+    """
+    electing = open_controller(controller, served) if controller is not None else nullcontext()
+    async with open_namesrv(NamesrvConfig(listen_port=0, bind_address=host), served) as server, electing:
         namesrv, failure = str(server.address), None
         async with trio.open_nursery() as nursery:
             # Caught inside the nursery, so that a failure to start is raised as itself, not as a group of exceptions.
@@ -372,8 +417,10 @@ async def _opened(nodes: Sequence[EmbeddedNode], served: World, world: World, ho
                     node.config = attrs.evolve(node.config, namesrv_addr=namesrv)
                     await nursery.start(node.run)
                 embedded = OpenEmbedded(namesrv, tuple(nodes), world, nursery)
-                if nodes[0].config.enable_dleger_commit_log:
+                if nodes[0].config.enable_dleger_commit_log or controller is not None:
                     await embedded.master()
+                if controller is not None:
+                    await _in_sync(embedded)
                 yield embedded
             except BaseException as error:  # noqa: BLE001 - raised again outside
                 failure = error
@@ -385,6 +432,17 @@ async def _opened(nodes: Sequence[EmbeddedNode], served: World, world: World, ho
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
+
+
+async def _in_sync(embedded: OpenEmbedded) -> None:
+    """Wait until any broker may be elected, so that a test can kill the master at once."""
+    while not any(  # noqa: ASYNC110 - no event is set for this
+        isinstance(broker.node, ElectedNode)
+        and broker.node.in_sync is not None
+        and len(broker.node.in_sync.members) == len(embedded.nodes)
+        for broker in embedded.brokers
+    ):
+        await trio.sleep(WAIT_SECONDS)
 
 
 async def wait_for_master(brokers: Callable[[], Sequence[Broker]]) -> Broker:

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 from click.testing import CliRunner
 
-from ledgermq.cli.cluster import state_of
+from ledgermq.cli.cluster import degradations_of, state_of
 from ledgermq.cli.main import main
 from ledgermq.client.admin import Admin
 from ledgermq.client.admin.values import Cluster
@@ -132,3 +132,23 @@ def test_a_cluster_of_which_nothing_is_left_is_no_healthy_one(start: Start, runn
     found = runner(command, "status", "--json", namesrv=f"127.0.0.1:{namesrv}", status=1)
     assert json.loads(found.stdout) == []
     assert re.match(r"missing: .*the name server knows", found.stderr)
+
+
+def test_a_replica_that_no_controller_would_elect_is_named() -> None:
+    """And a broker that has lost its controllers, which nobody would replace."""
+
+    def row(number: int, controller: dict[str, Any]) -> dict[str, Any]:
+        role, address = ("slave" if number else "master"), f"10.0.0.{number}:10911"
+        ha = {"master": not number, "controller": controller}
+        return {
+            "broker": "a", "id": number, "role": role, "address": address, "ha": ha, "error": None, "waits_in_vain": None,
+        }  # fmt: skip
+
+    found = degradations_of(
+        [row(0, {"sync_state_set": [1, 2]}), row(2, {"trouble": "it is silent"}), row(3, {"trouble": None})], []
+    )
+
+    assert found == [
+        "a: 10.0.0.2:10911 has no controller, so none elects: it is silent",
+        "a: replica 3 at 10.0.0.3:10911 is not in sync",
+    ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 from pathlib import Path
 
@@ -110,3 +112,24 @@ def test_the_nodes_of_a_cluster_share_its_secret() -> None:
     configs = plan.brokers("127.0.0.1:9876", Ports([1, 2, 3], [4, 5, 6]))
 
     assert [config.ha_secret for config in configs] == ["s3cret"] * 3
+
+
+def test_a_controller_elects_another_master_when_one_is_killed(start: Start, runner: Run, tmp_path: Path) -> None:
+    """`up --mode controller`: two copies, and the controller beside the name server; the store is found again."""
+    arguments = ("up", "--mode", "controller", "--port", "0", "--broker-port", "0", "--store", str(tmp_path / "store"))
+    up = start(*arguments)
+    address = up.wait_for(r"name server +(\S+:\d+)\n")[1]
+    process_id = int(up.wait_for(r"broker-a +master +\S+ +(\d+)\n")[1])
+    runner("send", "hello", "kept", namesrv=address)
+    assert re.search(
+        r"replica [12] in epoch 1; in sync 1 2; \S+ 0 bytes behind", runner("cluster", "status", namesrv=address).stdout
+    )
+
+    os.kill(process_id, signal.SIGKILL)
+    runner("send", "hello", "sent again", namesrv=address)
+    assert up.stop(signal.SIGINT) == 0, up.output
+
+    again = start(*arguments)
+    address = again.wait_for(r"name server +(\S+:\d+)\n")[1]
+    got = runner("consume", "hello", "--from-beginning", namesrv=address).stdout
+    assert sorted(got.splitlines()) == ["kept", "sent again"]
