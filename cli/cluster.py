@@ -104,7 +104,8 @@ def _degradations_under_controllers(rows: list[dict[str, Any]]) -> list[str]:
     found: list[str] = []
     in_sync: dict[str, list[int]] = {}
     for row in rows:
-        controlled: dict[str, Any] = (row["ha"] or {}).get("controller") or {}
+        ha: dict[str, Any] = row["ha"] or {}
+        controlled: dict[str, Any] = ha.get("controller") or {}
         if controlled.get("trouble"):
             found.append(f"{row['broker']}: {row['address']} has no controller, so none elects: {controlled['trouble']}")
         if row["role"] == "master" and controlled:
