@@ -15,7 +15,7 @@ import pytest
 from . import servers
 from .conftest import mqadmin, start_java
 from .driver import Driver
-from .servers import Maker, broker_config, free_port, start_broker, start_our_controller, start_namesrv
+from .servers import Maker, broker_config, free_port, start_broker, start_namesrv, start_our_controller
 
 pytestmark = pytest.mark.interop
 
