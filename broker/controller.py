@@ -69,7 +69,8 @@ class ControllerReplication(ClassicReplication[ElectedNode]):
         self._nursery.start_soon(keep_running, "conversation with the controller", self.session.run)
 
     def _identified(self, broker_id: int) -> None:
-        self.node.own_id = broker_id
+        if broker_id != self.node.own_id:
+            self.node.own_id, self._wanted = broker_id, None  # a role that was taken with another id is taken again
 
     def _decided(self, decision: Decision) -> None:
         """Take over the set, or change the role if the controller has elected again."""

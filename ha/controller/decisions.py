@@ -18,7 +18,7 @@ import attrs
 from ...message.numbers import INT_MAX
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import RequestRefused
-from .liveness import Heard, Liveness, LogEnd
+from .liveness import TIMEOUT_SECONDS, Heard, Liveness, LogEnd
 from .protocol import (
     ANY_BROKER,
     LOWEST_PRIORITY,
@@ -56,6 +56,7 @@ from .state import (
     MasterElected,
     ReplicasForgotten,
     SetAltered,
+    TimeoutChanged,
     changed,
 )
 
@@ -77,8 +78,13 @@ class Situation:
     def is_alive(self, one: BrokerSet, broker_id: int) -> bool:
         return self.liveness.is_alive(one.name, broker_id, self.now)
 
+    def dies_at(self, one: BrokerSet, broker_id: int) -> float:
+        """When a replica is dead unless it is heard of before, in monotonic seconds."""
+        millis = one.replicas[broker_id].timeout_millis
+        return self.liveness.dies_at(one.name, broker_id, TIMEOUT_SECONDS if millis is None else millis / 1000)
+
     def is_dead(self, one: BrokerSet, broker_id: int) -> bool:
-        return self.liveness.is_dead(one.name, broker_id, self.now)
+        return self.now >= self.dies_at(one, broker_id)
 
     def has_master(self, one: BrokerSet) -> bool:
         """Whether there is a master that is not known to be dead."""
@@ -151,11 +157,7 @@ def look_for_dead_masters(situation: Situation) -> tuple[Change, ...]:
 
 def next_look(situation: Situation) -> float:
     """When the next master is dead unless it is heard of before, in monotonic seconds; infinite if none can be."""
-    moments = (
-        situation.liveness.dies_at(one.name, one.master_id)
-        for one in situation.state.sets.values()
-        if one.master_id is not None
-    )
+    moments = (situation.dies_at(one, one.master_id) for one in situation.state.sets.values() if one.master_id is not None)
     return min((moment for moment in moments if moment > situation.now), default=float("inf"))
 
 
@@ -320,6 +322,16 @@ def _after_restart(one: BrokerSet, request: RegisterBrokerRequest, situation: Si
         epoch = _next_epoch(one, one.in_sync_epoch)
         return [SetAltered(name=one.name, in_sync=one.in_sync - {me}, in_sync_epoch=epoch)]
     return []
+
+
+def new_timeout(heartbeat: BrokerHeartbeat, situation: Situation) -> TimeoutChanged | None:
+    """The event that a heartbeat causes if it counts for another time than earlier ones; the caller knows the replica."""
+    millis, broker_id = heartbeat.heartbeat_timeout_mills, heartbeat.broker_id
+    one = situation.state.sets.get(heartbeat.broker_name)
+    replica = one.replicas.get(broker_id) if one is not None and broker_id is not None else None
+    if replica is None or broker_id is None or millis is None or replica.timeout_millis == millis:
+        return None
+    return TimeoutChanged(name=heartbeat.broker_name, broker_id=broker_id, timeout_millis=millis)
 
 
 def heard_from(request: BrokerHeartbeat | RegisterBrokerRequest, situation: Situation) -> None:

@@ -60,15 +60,15 @@ class Liveness:
         heard = self._heard.get((name, broker_id))
         return heard is not None and now < heard.at + heard.timeout_seconds
 
-    def is_dead(self, name: str, broker_id: int, now: float) -> bool:
-        """Whether the replica was silent for its time-out while this controller led."""
-        return now >= self.dies_at(name, broker_id)
+    def dies_at(self, name: str, broker_id: int, timeout_seconds: float = TIMEOUT_SECONDS) -> float:
+        """When the replica is dead unless it is heard of before.
 
-    def dies_at(self, name: str, broker_id: int) -> float:
-        """When the replica is dead unless it is heard of before."""
+        Args:
+            timeout_seconds: the time-out of a replica of which this controller has not heard.
+        """
         heard = self._heard.get((name, broker_id))
         if heard is None:
-            return self.leads_since + TIMEOUT_SECONDS
+            return self.leads_since + timeout_seconds
         return max(heard.at, self.leads_since) + heard.timeout_seconds
 
     def forget(self, name: str, broker_ids: Iterable[int]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from itertools import islice
 
 import attrs
 import trio
@@ -31,7 +32,7 @@ from ..errors import LeadershipLost
 from ..raft.errors import Refused
 from ..raft.roles import Role
 from ..raft.units import PeerId
-from .decisions import Decision, Situation, heard_from, look_for_dead_masters, next_look
+from .decisions import SCAN_EVENTS_MAX, Decision, Situation, heard_from, look_for_dead_masters, new_timeout, next_look
 from .liveness import Liveness
 from .protocol import BrokerHeartbeat, GetMetadataResponse
 from .state import (
@@ -82,6 +83,8 @@ class ControllerMember:
     _deciding: trio.Lock = attrs.field(factory=trio.Lock)
     _committed: trio.Event = attrs.field(factory=trio.Event)
     _applied: trio.Event = attrs.field(factory=trio.Event)
+    _timeouts: dict[tuple[str, int], BrokerHeartbeat] = attrs.field(factory=dict[tuple[str, int], BrokerHeartbeat])
+    """The newest heartbeats with a time-out that is not in the state yet; only the leader keeps them."""
     _look: trio.Event = attrs.field(factory=trio.Event)
     _look_at: float = 0.0
 
@@ -144,7 +147,10 @@ class ControllerMember:
         name, broker_id = heartbeat.broker_name, heartbeat.broker_id or 0
         was_alive = self.liveness.is_alive(name, broker_id, situation.now)
         heard_from(heartbeat, situation)
-        if not was_alive or self.liveness.dies_at(name, broker_id) < self._look_at:
+        if self.replica.is_leader and new_timeout(heartbeat, situation) is not None:
+            self._timeouts[name, broker_id] = heartbeat
+            self._look.set()
+        elif not was_alive or self.liveness.dies_at(name, broker_id) < self._look_at:
             self._look.set()
 
     async def decide(self, judge: Judge, *, quietly: bool = False) -> Decision:
@@ -290,12 +296,15 @@ class ControllerMember:
     # ------------------------------------------------------------------------------------------------------------ dead masters
 
     async def look_forever(self) -> None:
-        """As the leader, elect successors of masters that have died, until cancelled."""
+        """As the leader, elect successors of masters that have died, and note new time-outs, until cancelled."""
         while True:
             self._look = trio.Event()
-            if self.replica.is_leader and look_for_dead_masters(self.situation):
+            if not self.replica.is_leader:
+                self._timeouts.clear()
+            elif self._what_is_due(self.situation):
                 try:
-                    await self.decide(lambda situation: Decision(events=look_for_dead_masters(situation)))
+                    await self.decide(lambda situation: Decision(events=self._what_is_due(situation)))
+                    self._timeouts.clear()
                 except RequestRefused as error:
                     log.warning("election_not_decided", reason=error.remark)
                     await trio.sleep(RETRY_SECONDS)
@@ -304,6 +313,13 @@ class ControllerMember:
             self._look_at = min(now + self.look_seconds, next_look(self.situation)) if self.replica.is_leader else now
             with trio.move_on_after(self._look_at - now if self.replica.is_leader else self.look_seconds):
                 await self._look.wait()
+
+    def _what_is_due(self, situation: Situation) -> tuple[Change, ...]:
+        """The events that no request asks for."""
+        # What does not fit comes again with the next heartbeats.
+        some = islice(self._timeouts.values(), SCAN_EVENTS_MAX)
+        timeouts = [event for heartbeat in some if (event := new_timeout(heartbeat, situation)) is not None]
+        return (*look_for_dead_masters(situation), *timeouts)
 
 
 @asynccontextmanager

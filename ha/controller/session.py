@@ -286,7 +286,10 @@ class ControllerSession:
                 heartbeat_timeout_mills=settings.expiry_millis,
                 election_priority=settings.priority,
             )
-            await self._call(channel, RequestCode.BROKER_HEARTBEAT, heartbeat)
+            answer = await self._call(channel, RequestCode.BROKER_HEARTBEAT, heartbeat, one_of=_UNKNOWN_HERE)
+            if answer.code != ResponseCode.SUCCESS:
+                self._registered = False  # the next conversation begins with a registration, and a new id if it must be
+                raise _Refused(answer)
             await trio.sleep(settings.heartbeat_seconds)
 
     async def _follow_master(self, channel: Channel) -> NoReturn:

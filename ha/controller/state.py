@@ -29,6 +29,8 @@ class Replica(msgspec.Struct, frozen=True):
     """Where it serves clients and takes notices."""
     check_code: str
     """What it sent when it took its id, so that it can be told from another broker that wants the same one."""
+    timeout_millis: int | None = None
+    """For how long a heartbeat of it counts, so that a new leader knows it, too; None until it has said so."""
 
 
 class BrokerSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,14 @@ class AddressChanged(msgspec.Struct, frozen=True, kw_only=True, tag="address_cha
     address: str
 
 
+class TimeoutChanged(msgspec.Struct, frozen=True, kw_only=True, tag="timeout_changed"):
+    """The heartbeats of a replica count for another time."""
+
+    name: str
+    broker_id: int
+    timeout_millis: int
+
+
 class MasterElected(msgspec.Struct, frozen=True, kw_only=True, tag="master_elected"):
     """A new mastership has begun, with a set of its own."""
 
@@ -105,7 +115,7 @@ class StatePiece(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
     sets: tuple[BrokerSet, ...]
 
 
-Change = IdApplied | AddressChanged | MasterElected | SetAltered | ReplicasForgotten
+Change = IdApplied | AddressChanged | TimeoutChanged | MasterElected | SetAltered | ReplicasForgotten
 Event = Change | StatePiece
 
 _decode = msgspec.json.Decoder(list[Event]).decode
@@ -141,6 +151,9 @@ def changed(old: BrokerSet | None, event: Change) -> BrokerSet:
         raise CorruptEvents(f"an event changes the broker name {event.name!r}, which has no replica")
     if isinstance(event, AddressChanged):
         replica = replace(old.replicas[event.broker_id], address=event.address)
+        return replace(old, replicas={**old.replicas, event.broker_id: replica})
+    if isinstance(event, TimeoutChanged):
+        replica = replace(old.replicas[event.broker_id], timeout_millis=event.timeout_millis)
         return replace(old, replicas={**old.replicas, event.broker_id: replica})
     if isinstance(event, MasterElected):
         return replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from ledgermq.ha.controller.decisions import (
     decide_registration,
     heard_from,
     look_for_dead_masters,
+    new_timeout,
     next_look,
     replica_info,
     sync_state_data,
@@ -43,7 +45,7 @@ from ledgermq.ha.controller.protocol import (
     RegisterBrokerResponse,
     SyncStateSet,
 )
-from ledgermq.ha.controller.state import BROKER_NAMES_MAX, BrokerSet, ControllerState, MasterElected, SetAltered
+from ledgermq.ha.controller.state import BROKER_NAMES_MAX, BrokerSet, ControllerState, MasterElected, SetAltered, TimeoutChanged
 from ledgermq.message.numbers import INT_MAX
 from ledgermq.remoting.codes import ResponseCode
 from ledgermq.remoting.errors import RequestRefused
@@ -314,6 +316,22 @@ def test_a_heartbeat_says_how_long_it_counts() -> None:
     cluster.look()
 
     assert cluster.set.master_id == 2
+
+
+def test_a_time_out_becomes_part_of_the_state() -> None:
+    """Once, and for replicas that exist."""
+    cluster = serving(1, 2)
+    beat = BrokerHeartbeat(cluster_name="c1", broker_name="b1", broker_addr="h:1", broker_id=1, heartbeat_timeout_mills=500)
+    event = new_timeout(beat, cluster.situation)
+    assert event == TimeoutChanged(name="b1", broker_id=1, timeout_millis=500)
+    cluster.state.apply(event)
+    assert new_timeout(beat, cluster.situation) is None
+
+    cluster.liveness = Liveness()
+    cluster.liveness.begin(cluster.now)
+    assert next_look(cluster.situation) == cluster.now + 0.5
+    for changed in ({"broker_id": 9}, {"broker_name": "b9"}, {"broker_id": None}, {"heartbeat_timeout_mills": None}):
+        assert new_timeout(msgspec.structs.replace(beat, **changed), cluster.situation) is None  # type: ignore[arg-type]
 
 
 def test_epochs_end_before_a_java_int_does() -> None:

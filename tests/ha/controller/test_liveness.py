@@ -10,9 +10,8 @@ def test_a_replica_is_alive_for_the_time_that_its_heartbeat_says() -> None:
     liveness.hear("b1", 1, Heard(100.0, timeout_seconds=0.5))
 
     assert liveness.is_alive("b1", 1, 100.4)
-    assert not liveness.is_dead("b1", 1, 100.4)
+    assert liveness.dies_at("b1", 1) == 100.5
     assert not liveness.is_alive("b1", 1, 100.5)
-    assert liveness.is_dead("b1", 1, 100.5)
 
 
 def test_a_new_leader_gives_everybody_a_whole_period() -> None:
@@ -24,8 +23,7 @@ def test_a_new_leader_gives_everybody_a_whole_period() -> None:
     assert not liveness.is_alive("b1", 1, 200.1)
     assert liveness.dies_at("b1", 1) == 200.5
     assert liveness.dies_at("b1", 2) == 200.0 + TIMEOUT_SECONDS
-    assert not liveness.is_dead("b1", 1, 200.4)
-    assert liveness.is_dead("b1", 1, 200.5)
+    assert liveness.dies_at("b1", 2, 0.5) == 200.5
 
 
 def test_a_heartbeat_that_was_heard_before_it_led_counts() -> None:

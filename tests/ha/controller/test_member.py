@@ -10,6 +10,7 @@ import trio
 from ledgermq.ha.controller import config as controller_config
 from ledgermq.ha.controller import member as controller_member
 from ledgermq.ha.controller.errors import CorruptEvents
+from ledgermq.ha.controller.liveness import TIMEOUT_SECONDS as LIVES_BY_DEFAULT_SECONDS
 from ledgermq.ha.controller.protocol import GetReplicaInfoRequest, Mastership, NotifyRoleChangedRequest, SyncStateSet
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command
@@ -126,6 +127,31 @@ def test_a_fresh_leader_that_has_heard_nobody_waits_before_it_judges() -> None:
 
         master, _ = await replicas[0].info()
         assert (master.master_broker_id, master.master_epoch) == (1, 1)
+
+    scenario(story)
+
+
+def test_a_fresh_leader_knows_the_time_outs_that_others_have_heard() -> None:
+    """A master that dies with the leader, which was the only one to hear it, is not waited for as long as by default."""
+
+    async def story(group: Group) -> None:
+        replicas = await serving(group)
+        leader = await group.leader()
+        others = [node for node in group.nodes if node is not leader]
+        for one in (others[0], others[1]):
+            one.up.node.liveness.forget(NAME, [1, 2])
+        group.fabric.part([node.machine.host for node in others], [group.outside.host])
+        await trio.sleep(2 * TIMEOUT_SECONDS)
+        for one in others:
+            assert one.up.node.liveness.dies_at(NAME, 1) == one.up.node.liveness.leads_since + LIVES_BY_DEFAULT_SECONDS
+        replicas[0].die()
+        await leader.kill()
+        group.fabric.heal()
+        died = trio.current_time()
+
+        await group.until(lambda: others[0].set.master_id == 2)
+
+        assert trio.current_time() - died < TIMEOUT_SECONDS + 3.0
 
     scenario(story)
 

@@ -17,6 +17,7 @@ from ledgermq.ha.controller.state import (
     Replica,
     ReplicasForgotten,
     SetAltered,
+    TimeoutChanged,
     decode_events,
     encode_events,
 )
@@ -33,6 +34,7 @@ EVENTS = [
     ELECTED,
     SetAltered(name="b1", in_sync=frozenset({1, 2}), in_sync_epoch=2),
     AddressChanged(name="b1", broker_id=2, address="h9:1"),
+    TimeoutChanged(name="b1", broker_id=2, timeout_millis=600),
 ]
 
 
@@ -47,7 +49,7 @@ def test_events_make_a_set() -> None:
     assert state_of(*EVENTS).sets["b1"] == BrokerSet(
         cluster="c1",
         name="b1",
-        replicas={1: Replica("h1:1", "h1:1;7"), 2: Replica("h9:1", "h2:1;7")},
+        replicas={1: Replica("h1:1", "h1:1;7"), 2: Replica("h9:1", "h2:1;7", 600)},
         next_id=3,
         master_id=1,
         master_epoch=1,
