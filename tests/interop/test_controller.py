@@ -1,4 +1,4 @@
-"""mqadmin of rocketmq-tools 5.5.0, unmodified, against our controller, which elects the master of two of our brokers."""
+"""Our controller with strangers: mqadmin of rocketmq-tools 5.5.0, and brokers of Apache's."""
 
 import json
 import re
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
@@ -19,7 +19,11 @@ from .servers import Maker, broker_config, free_port, start_broker, start_namesr
 
 pytestmark = pytest.mark.interop
 
-SETTLED_SECONDS = 60.0
+SETTLED_SECONDS = 120.0
+
+
+def both_in_sync(replicas: dict[int, str]) -> bool:
+    return sorted(replicas.values()) == ["in sync", "master"]
 
 
 @attrs.frozen
@@ -27,9 +31,10 @@ class Elected:
     """A controller, and mqadmin beside it."""
 
     address: str
-    java: Driver
+    java: Driver | None
 
     def admin(self, *words: str) -> str:
+        assert self.java is not None
         return mqadmin(self.java, words[0], "-a", self.address, *words[1:])
 
     def replicas(self) -> dict[int, str]:
@@ -47,9 +52,9 @@ class Elected:
         return found
 
 
-@pytest.fixture(scope="module")
-def elected(tmp_path_factory: pytest.TempPathFactory) -> Generator[Elected]:
-    folder: Path = tmp_path_factory.mktemp("controller")
+@contextmanager
+def cluster(folder: Path, maker: Maker) -> Generator[tuple[str, str, list[servers.Server]]]:
+    """A name server, a controller of ours and two brokers of this make: the addresses of the first two, and the brokers."""
     namesrv_port, controller_port, group_port = free_port(), free_port(), free_port()
     namesrv, address = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{controller_port}"
     with ExitStack() as started:
@@ -65,24 +70,37 @@ def elected(tmp_path_factory: pytest.TempPathFactory) -> Generator[Elected]:
         controller = start_our_controller(folder / "controller", config)
         started.callback(controller.kill)
         controller.wait_ready()
+        brokers: list[servers.Server] = []
         for number in (1, 2):
             own = folder / f"broker{number}"
-            settings = broker_config(
-                free_port(),
-                namesrv,
-                own / "store",
-                enableControllerMode="true",
-                controllerAddr=address,
-                bindAddress="127.0.0.1",
-            )
-            broker = start_broker(Maker.OURS, own, settings)
+            keys = {"enableControllerMode": "true", "controllerAddr": address}
+            keys |= {"bindAddress": "127.0.0.1"} if maker is Maker.OURS else {"brokerId": "-1"}
+            broker = start_broker(maker, own, {**broker_config(free_port(), namesrv, own / "store"), **keys})
             started.callback(broker.kill)
-            broker.wait_ready()
+            brokers.append(broker.wait_ready())
+        yield namesrv, address, brokers
+
+
+@pytest.fixture(scope="module")
+def elected(tmp_path_factory: pytest.TempPathFactory) -> Generator[Elected]:
+    folder: Path = tmp_path_factory.mktemp("controller")
+    with cluster(folder, Maker.OURS) as (namesrv, address, _), ExitStack() as started:
         java = start_java("5.5.0", namesrv, folder / "java")
         started.callback(java.close)
         found = Elected(address, java)
-        found.until(lambda replicas: sorted(replicas.values()) == ["in sync", "master"])
+        found.until(both_in_sync)
         yield found
+
+
+def test_brokers_of_apache_take_the_roles_that_our_controller_gives(tmp_path: Path) -> None:
+    """The master is killed, the other one takes its place, after the time-out that it gave."""
+    with cluster(tmp_path, Maker.APACHE_55) as (_, address, brokers):
+        replicas = Elected(address, None)
+        (master,) = (broker_id for broker_id, role in replicas.until(both_in_sync).items() if role == "master")
+
+        brokers[master - 1].kill()
+
+        replicas.until(lambda roles: roles == {3 - master: "master"})
 
 
 def test_the_leader_is_shown(elected: Elected) -> None:
@@ -118,7 +136,7 @@ def test_a_master_is_elected(elected: Elected) -> None:
 
     assert "#ClusterName\tDefaultCluster" in printed
     assert re.search(r"#MasterEpoch\t[1-9]", printed)
-    elected.until(lambda replicas: replicas[other] == "master" and sorted(replicas.values()) == ["in sync", "master"])
+    elected.until(lambda replicas: replicas[other] == "master" and both_in_sync(replicas))
 
 
 def test_living_replicas_are_not_cleaned_unless_asked(elected: Elected) -> None:
