@@ -1,26 +1,16 @@
-"""What the controller decides, request by request, and what holds after any sequence of them."""
+"""What the controller decides, request by request."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ledgermq.ha.controller.decisions import (
-    Decision,
-    Situation,
     decide_alteration,
-    decide_cleaning,
     decide_election,
     decide_id,
     decide_next_id,
     decide_registration,
-    heard_from,
-    look_for_dead_masters,
     new_timeout,
     next_look,
     replica_info,
@@ -28,13 +18,11 @@ from ledgermq.ha.controller.decisions import (
 )
 from ledgermq.ha.controller.liveness import TIMEOUT_SECONDS, Liveness
 from ledgermq.ha.controller.protocol import (
-    ANY_BROKER,
     REPLICAS_MAX,
     AlterSyncStateSetRequest,
     ApplyBrokerIdRequest,
     BrokerHeartbeat,
     BrokerReplicasInfo,
-    CleanBrokerDataRequest,
     ElectMasterBody,
     ElectMasterRequest,
     GetReplicaInfoRequest,
@@ -45,94 +33,11 @@ from ledgermq.ha.controller.protocol import (
     RegisterBrokerResponse,
     SyncStateSet,
 )
-from ledgermq.ha.controller.state import BROKER_NAMES_MAX, BrokerSet, ControllerState, MasterElected, SetAltered, TimeoutChanged
+from ledgermq.ha.controller.state import BROKER_NAMES_MAX, MasterElected, SetAltered, TimeoutChanged
 from ledgermq.message.numbers import INT_MAX
 from ledgermq.remoting.codes import ResponseCode
-from ledgermq.remoting.errors import RequestRefused
 
-
-class Cluster:
-    """One broker name, and the situation in which the controller decides about it."""
-
-    def __init__(self, replicas: int = 3, *, unclean: bool = False) -> None:
-        self.state, self.liveness, self.now, self.unclean = ControllerState(), Liveness(), 100.0, unclean
-        for broker_id in range(1, replicas + 1):
-            self.apply_id(broker_id)
-
-    @property
-    def situation(self) -> Situation:
-        return Situation(self.state, self.liveness, self.now, self.unclean)
-
-    @property
-    def set(self) -> BrokerSet:
-        return self.state.sets["b1"]
-
-    def carry_out(self, decision: Decision) -> Decision:
-        for event in decision.events:
-            self.state.apply(event)
-        return decision
-
-    def apply_id(self, broker_id: int, code: str = "") -> Decision:
-        request = ApplyBrokerIdRequest(
-            cluster_name="c1",
-            broker_name="b1",
-            applied_broker_id=broker_id,
-            register_check_code=code or f"h{broker_id}:1;{broker_id}",
-        )
-        return self.carry_out(decide_id(request, self.situation))
-
-    def beat(self, *ids: int, **log_end: int) -> None:
-        for broker_id in ids:
-            beat = BrokerHeartbeat(cluster_name="c1", broker_name="b1", broker_addr="h:1", broker_id=broker_id, **log_end)
-            heard_from(beat, self.situation)
-
-    def register(self, broker_id: int, **fields: Any) -> Decision:
-        request = RegisterBrokerRequest(
-            cluster_name="c1", broker_name="b1", broker_id=broker_id, broker_address=f"h{broker_id}:1", **fields
-        )
-        heard_from(request, self.situation)
-        return self.carry_out(decide_registration(request, self.situation))
-
-    def elect(self, broker_id: int = ANY_BROKER, *, designate: bool = False) -> Decision:
-        request = ElectMasterRequest(broker_name="b1", broker_id=broker_id, designate_elect=designate)
-        return self.carry_out(decide_election(request, self.situation))
-
-    def alter(
-        self, *members: int, master: int | None = None, epoch: int | None = None, set_epoch: int | None = None
-    ) -> Decision:
-        one = self.set
-        request = AlterSyncStateSetRequest(
-            broker_name="b1",
-            master_broker_id=one.master_id or 0 if master is None else master,
-            master_epoch=one.master_epoch if epoch is None else epoch,
-        )
-        body = SyncStateSet(
-            sync_state_set=frozenset(members), sync_state_set_epoch=one.in_sync_epoch if set_epoch is None else set_epoch
-        )
-        return self.carry_out(decide_alteration(request, body, self.situation))
-
-    def clean(self, ids: str | None = None, *, living: bool = False) -> Decision:
-        request = CleanBrokerDataRequest(broker_name="b1", broker_controller_ids_to_clean=ids, is_clean_living_broker=living)
-        return self.carry_out(decide_cleaning(request, self.situation))
-
-    def look(self) -> None:
-        self.carry_out(Decision(events=look_for_dead_masters(self.situation)))
-
-
-def serving(*members: int, replicas: int = 3, **settings_of: Any) -> Cluster:
-    """A cluster whose replicas are all alive, the first of `members` being the master and these in sync."""
-    cluster = Cluster(replicas, **settings_of)
-    cluster.beat(members[0])
-    cluster.elect(members[0])
-    cluster.beat(*range(1, replicas + 1), max_offset=100, epoch=1)
-    if len(members) > 1:
-        cluster.alter(*members)
-    return cluster
-
-
-def refused(code: ResponseCode, match: str | None = None) -> Any:
-    return pytest.raises(RequestRefused, match=match, check=lambda error: error.code == code)
-
+from .deciding import Cluster, refused, serving
 
 # -------------------------------------------------------------------------------------------------------------------------- ids
 
@@ -323,6 +228,7 @@ def test_a_time_out_becomes_part_of_the_state() -> None:
     cluster = serving(1, 2)
     beat = BrokerHeartbeat(cluster_name="c1", broker_name="b1", broker_addr="h:1", broker_id=1, heartbeat_timeout_mills=500)
     event = new_timeout(beat, cluster.situation)
+    assert event is not None
     assert event == TimeoutChanged(name="b1", broker_id=1, timeout_millis=500)
     cluster.state.apply(event)
     assert new_timeout(beat, cluster.situation) is None
@@ -525,90 +431,3 @@ def test_questions_are_answered_from_the_state() -> None:
     (one,) = data.replicas_info_table.values()
     assert [(replica.broker_id, replica.alive) for replica in one.in_sync_replicas] == [(1, True), (2, False)]
     assert [(replica.broker_id, replica.alive) for replica in one.not_in_sync_replicas] == [(3, False)]
-
-
-# ----------------------------------------------------------------------------------------------------------------- any sequence
-
-IDS = st.integers(1, 4)
-OFFSETS = st.integers(0, 3)
-
-
-class AnySequence(RuleBasedStateMachine):
-    """Requests in any order, from brokers that may know nothing new, with controllers that come and go."""
-
-    @initialize(unclean=st.booleans())
-    def begin(self, unclean: bool) -> None:
-        self.cluster = Cluster(unclean=unclean)
-        self.before = self.cluster.set
-
-    def attempt(self, request: Any, *arguments: Any, **fields: Any) -> None:
-        self.before = self.cluster.set
-        try:
-            request(*arguments, **fields)
-        except RequestRefused:
-            assert self.cluster.set == self.before
-
-    @rule(broker_id=IDS, max_offset=OFFSETS, epoch=OFFSETS)
-    def beat(self, broker_id: int, max_offset: int, epoch: int) -> None:
-        self.attempt(self.cluster.beat, broker_id, max_offset=max_offset, epoch=epoch)
-
-    @rule(broker_id=IDS, max_offset=st.none() | OFFSETS, clean_stop=st.booleans())
-    def register(self, broker_id: int, max_offset: int | None, clean_stop: bool) -> None:
-        self.attempt(self.cluster.register, broker_id, max_offset=max_offset, epoch=1, clean_stop=clean_stop)
-
-    @rule(broker_id=IDS | st.just(ANY_BROKER), designate=st.booleans())
-    def elect(self, broker_id: int, designate: bool) -> None:
-        self.attempt(self.cluster.elect, broker_id, designate=designate)
-
-    @rule(members=st.frozensets(IDS), behind=st.integers(0, 1), old=st.integers(0, 1))
-    def alter(self, members: frozenset[int], behind: int, old: int) -> None:
-        one = self.cluster.set
-        epochs = {"set_epoch": max(one.in_sync_epoch - behind, 0), "epoch": max(one.master_epoch - old, 0)}
-        self.attempt(self.cluster.alter, *members, **epochs)
-        if (behind and one.in_sync_epoch) or old:
-            assert self.cluster.set == one
-
-    @rule(broker_id=IDS, living=st.booleans())
-    def clean(self, broker_id: int, living: bool) -> None:
-        self.attempt(self.cluster.clean, str(broker_id), living=living)
-
-    @rule()
-    def apply(self) -> None:
-        if len(self.cluster.set.replicas) < 4:
-            self.attempt(self.cluster.apply_id, self.cluster.set.next_id)
-
-    @rule(seconds=st.sampled_from([0.5, TIMEOUT_SECONDS, 3 * TIMEOUT_SECONDS]))
-    def wait(self, seconds: float) -> None:
-        self.cluster.now += seconds
-        self.attempt(self.cluster.look)
-
-    @rule()
-    def lead_anew(self) -> None:
-        self.cluster.liveness = Liveness()
-        self.cluster.liveness.begin(self.cluster.now)
-        self.before = self.cluster.set
-
-    @invariant()
-    def a_master_is_one_of_the_set(self) -> None:
-        one = self.cluster.set
-        assert one.in_sync <= one.replicas.keys()
-        assert one.master_id is None or one.master_id in one.in_sync
-
-    @invariant()
-    def epochs_and_ids_grow(self) -> None:
-        old, new = self.before, self.cluster.set
-        assert new.next_id >= old.next_id > max(old.replicas, default=0)
-        assert new.master_epoch >= old.master_epoch
-        assert new.in_sync == old.in_sync or new.in_sync_epoch > old.in_sync_epoch
-        if new.master_id not in (None, old.master_id):
-            assert new.master_epoch == old.master_epoch + 1
-
-    @invariant()
-    def masters_come_from_the_set(self) -> None:
-        old, new = self.before, self.cluster.set
-        if new.master_epoch > old.master_epoch and not old.first and not self.cluster.unclean:
-            assert new.master_id in old.in_sync
-
-
-TestAnySequence = AnySequence.TestCase
-TestAnySequence.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
