@@ -22,7 +22,17 @@ from ledgermq.message.units import MASTER_ID
 from . import peers
 from .conftest import obtain, start_java
 from .driver import Driver
-from .servers import Maker, Server, broker_config, free_port, jars_of, start_broker, start_controller, start_namesrv
+from .servers import (
+    Maker,
+    Server,
+    broker_config,
+    controller_config,
+    free_port,
+    jars_of,
+    start_broker,
+    start_controller,
+    start_namesrv,
+)
 
 SEGMENT_SIZE = 4 * 1024 * 1024
 DLEDGER: Mapping[str, object] = {
@@ -98,11 +108,12 @@ class Group:
         await member.start()
         return member
 
-    async def start_controller(self) -> str:
-        """A controller of Apache's that is ready; returns its address."""
-        obtain(lambda: jars_of(Maker.APACHE_55))
-        port = free_port()
-        server = await trio.to_thread.run_sync(start_controller, self.folder / "controller", port)
+    async def start_controller(self, maker: Maker) -> str:
+        """A controller that is ready; returns its address."""
+        obtain(lambda: jars_of(maker))
+        port, folder = free_port(), self.folder / "controller"
+        config = controller_config(maker, port, folder / "store")
+        server = await trio.to_thread.run_sync(start_controller, maker, folder, config)
         self.started.callback(server.kill)
         await trio.to_thread.run_sync(server.wait_ready)
         return f"127.0.0.1:{port}"

@@ -128,17 +128,26 @@ def start_namesrv(maker: Maker, folder: Path, port: int, tls: Mapping[str, objec
     return _start_java(maker, main, folder, config, "-Xmx256m", *java_properties(tls))
 
 
-def start_controller(folder: Path, port: int) -> Server:
-    """Start a controller of Apache's, the only one of its group."""
-    entries: dict[str, object] = {
-        "controllerDLegerGroup": "controllers",
-        "controllerDLegerPeers": f"n0-127.0.0.1:{port}",
+def start_controller(maker: Maker, folder: Path, config: Mapping[str, object]) -> Server:
+    """Start a controller of this make with this configuration."""
+    file = _write_config(folder / "controller.conf", config)
+    if maker is Maker.OURS:
+        command = [sys.executable, "-m", "ledgermq.cli.main", "controller", "-c", str(file)]
+        return _spawn(f"{maker.value} controller", command, folder, _our_environment())
+    return _start_java(maker, "org.apache.rocketmq.controller.ControllerStartup", folder, file, "-Xmx256m")
+
+
+def controller_config(maker: Maker, port: int, store: Path) -> dict[str, object]:
+    """A controller.conf of the only controller of its group; the nodes of Apache's serve brokers where they vote."""
+    return {
+        "listenPort": port,
+        "bindAddress": "127.0.0.1",
+        "controllerDLegerPeers": f"n0-127.0.0.1:{free_port() if maker is Maker.OURS else port}",
         "controllerDLegerSelfId": "n0",
-        "controllerStorePath": folder / "store",
+        "controllerStorePath": store,
+        "configStorePath": store / "changes",
         "mappedFileSize": 1024 * 1024,
     }
-    config = _write_config(folder / "controller.conf", entries)
-    return _start_java(Maker.APACHE_55, "org.apache.rocketmq.controller.ControllerStartup", folder, config, "-Xmx256m")
 
 
 def start_our_controller(folder: Path, config: Mapping[str, object]) -> Server:

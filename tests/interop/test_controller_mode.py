@@ -118,7 +118,7 @@ def epochs_at(root: Path) -> list[tuple[int, int]]:
 async def test_our_slave_follows_a_master_that_apaches_controller_has_elected(tmp_path: Path) -> None:
     """From the first byte, through a kill -9 of the master; then a broker of Apache's goes on with our directory."""
     async with open_group(tmp_path) as group, open_admin(group.namesrv) as admin, open_producer(group.namesrv) as producer:
-        controller = await group.start_controller()
+        controller = await group.start_controller(Maker.APACHE_55)
         master = await start_elected(group, controller)
         await admin.create_topic(TOPIC, broker=master.address)
         root = tmp_path / "broker-a-1" / "store"
@@ -147,10 +147,11 @@ async def test_our_slave_follows_a_master_that_apaches_controller_has_elected(tm
         assert epochs_at(root) == epochs
 
 
-async def test_brokers_of_both_makes_take_over_from_each_other_under_apaches_controller(tmp_path: Path) -> None:
+@pytest.mark.parametrize("maker", [Maker.APACHE_55, Maker.OURS], ids=lambda maker: f"controller-{maker.value}")
+async def test_brokers_of_both_makes_take_over_from_each_other(tmp_path: Path, maker: Maker) -> None:
     """Ours leads first, then Apache's after a kill -9, then ours again; whatever was acknowledged is in both logs."""
     async with open_group(tmp_path) as group, open_admin(group.namesrv) as admin, open_producer(group.namesrv) as producer:
-        controller = await group.start_controller()
+        controller = await group.start_controller(maker)
         ours = await start_elected(group, controller, maker=Maker.OURS)
         await admin.create_topic(TOPIC, broker=ours.address)
         await send(producer, 50, 50_000)
