@@ -207,6 +207,7 @@ class ControllerMode:
             all_acknowledge=config.all_ack_in_sync_state_set,
             lag_seconds_max=config.ha_max_time_slave_not_catchup / 1000,
             from_first=not config.sync_from_last_file,
+            async_learner=config.async_learner,
         )
         self._identity = self._files.load(config.broker_cluster_name, config.broker_name)
         self.node = ElectedNode(self.world, settings, config.broker_cluster_name, config.broker_name)

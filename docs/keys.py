@@ -179,6 +179,7 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
             ours="The default is `true`; RocketMQ's is `false`.",
         ),
         "syncFromLastFile": Text("An empty replica begins with the master's last segment, not its first.", ours=NEWER),
+        "asyncLearner": Text("A replica only copies the log; it is never in sync, and so it is not elected.", ours=NEWER),
         "haMaxTimeSlaveNotCatchup": Text(
             "A replica that is behind for so long is no longer in sync.", MS, ours="RocketMQ waits for 15,000."
         ),

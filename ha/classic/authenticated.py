@@ -243,7 +243,7 @@ class AuthenticatedMaster:
         self.next_offset = appended
         self.stage = Stage.TRANSFER
         who = self._slave.identity
-        return SlaveJoined(who.node, who.broker_id, appended, fresh=self._fresh)
+        return SlaveJoined(who.node, who.broker_id, appended, fresh=self._fresh, learner=self._slave.learner)
 
     def farewell(self) -> bytes:
         return self._farewell
@@ -326,6 +326,8 @@ class AuthenticatedSlave:
     """The end of the master's log, as it was sent last."""
     epoch_min: int = 0
     """The epoch for which a controller has elected the master; one of an earlier epoch was deposed, and is not followed."""
+    learner: bool = False
+    """Whether the slave only copies the log and acknowledges no put."""
     readable: int | None = None
     """The master's readable offset, once it was sent on this connection."""
     stage: Stage = Stage.GREETING
@@ -386,6 +388,7 @@ class AuthenticatedSlave:
             self.log.max_offset,
             self.from_first,
             self.epochs,
+            self.learner,
         )
         self.stage = Stage.HANDSHAKE
         hello = encode_hello(self._hello)

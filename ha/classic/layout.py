@@ -99,7 +99,11 @@ HELLO = Layout(
         Field("segment_size", "q", "both sides cut the log alike or not at all"),
         Field("min_offset", "q", "beginning of the slave's log"),
         Field("max_offset", "q", "end of the slave's log"),
-        Field("flags", "i", "1 = an empty log is to be filled from the master's first segment, not its last"),
+        Field(
+            "flags",
+            "i",
+            "1 = an empty log is to be filled from the master's first segment, not its last; 2 = only copy the log",
+        ),
         Field("cluster_size", "h", "bytes of the cluster name"),
         Field("broker_name_size", "h", "bytes of the broker name"),
         Field("epoch_count", "h", "epochs that follow the names"),
@@ -125,7 +129,7 @@ EPOCH = Layout(
     ),
 )
 
-FLAG_FROM_FIRST = 1
+FLAG_FROM_FIRST, FLAG_LEARNER = 1, 2
 HANDSHAKE_PART_MAX = 64 * 1024
 """The largest part of a handshake: names and a full list of epochs fit; a larger part is refused."""
 
@@ -189,6 +193,8 @@ class Hello:
     max_offset: int
     from_first: bool
     epochs: EpochList
+    learner: bool = False
+    """Whether the slave only copies the log and acknowledges no put."""
 
 
 @attrs.frozen
@@ -237,7 +243,7 @@ def encode_hello(hello: Hello) -> bytes:
             segment_size=hello.segment_size,
             min_offset=hello.min_offset,
             max_offset=hello.max_offset,
-            flags=FLAG_FROM_FIRST if hello.from_first else 0,
+            flags=FLAG_FROM_FIRST * hello.from_first | FLAG_LEARNER * hello.learner,
             cluster_size=len(cluster),
             broker_name_size=len(name),
             epoch_count=len(hello.epochs),
@@ -270,6 +276,7 @@ def decode_hello(body: bytes) -> Hello:
             max_offset=head["max_offset"],
             from_first=bool(head["flags"] & FLAG_FROM_FIRST),
             epochs=_decode_epochs(body, epochs_at, head["epoch_count"]),
+            learner=bool(head["flags"] & FLAG_LEARNER),
         )
     except (struct.error, UnicodeDecodeError) as error:
         raise HaProtocolError(f"a hello that does not add up: {error}") from error

@@ -351,7 +351,7 @@ class HAService:
 
     def _fresh_start(self, from_first: bool) -> int:
         """Where a slave with an empty log begins: at RocketMQ's last segment, or at an earlier one of a waiting put."""
-        if from_first or self.settings.from_first:
+        if from_first or (self.settings.from_first and not self.settings.elected):
             return self.log.min_offset
         start = self.acks.unanswered_from(self.log.max_offset)
         return max(start - start % self.settings.limits.segment_size, self.log.min_offset)

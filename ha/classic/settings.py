@@ -20,7 +20,7 @@ class HaSettings:
     autoswitch: bool = False
     """Whether the node speaks RocketMQ's dialect of controller mode, AutoSwitch; only with `protocol` rocketmq."""
     async_learner: bool = False
-    """Whether a slave of that dialect only copies the log and acknowledges no put (asyncLearner)."""
+    """Whether a slave only copies the log and acknowledges no put (asyncLearner)."""
     secret: bytes = attrs.field(default=b"", repr=False)
     """The secret that master and slaves share; if empty, nobody is authenticated (haSecret)."""
     listen_host: str = ""

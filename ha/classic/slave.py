@@ -262,6 +262,7 @@ class HAClient:
             settings.from_first,
             self._confirmed,
             epoch_min=self.epoch_min,
+            learner=settings.async_learner,
         )
 
     async def _receive(self, stream: Stream, core: SlaveCore) -> None:

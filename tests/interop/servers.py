@@ -133,7 +133,7 @@ def start_controller(maker: Maker, folder: Path, config: Mapping[str, object]) -
     file = _write_config(folder / "controller.conf", config)
     if maker is Maker.OURS:
         command = [sys.executable, "-m", "ledgermq.cli.main", "controller", "-c", str(file)]
-        return _spawn(f"{maker.value} controller", command, folder, _our_environment())
+        return _spawn(f"{maker.value} controller", command, folder, our_environment())
     return _start_java(maker, "org.apache.rocketmq.controller.ControllerStartup", folder, file, "-Xmx256m")
 
 
@@ -145,16 +145,9 @@ def controller_config(maker: Maker, port: int, store: Path) -> dict[str, object]
         "controllerDLegerPeers": f"n0-127.0.0.1:{free_port() if maker is Maker.OURS else port}",
         "controllerDLegerSelfId": "n0",
         "controllerStorePath": store,
-        "configStorePath": store / "changes",
-        "mappedFileSize": 1024 * 1024,
+        "configStorePath": store.with_name("changes"),
+        **({} if maker is Maker.OURS else {"mappedFileSize": 1024 * 1024}),
     }
-
-
-def start_our_controller(folder: Path, config: Mapping[str, object]) -> Server:
-    """Start a controller of ours with this configuration."""
-    file = _write_config(folder / "controller.conf", config)
-    command = [sys.executable, "-m", "ledgermq.cli.main", "controller", "-c", str(file)]
-    return _spawn("our controller", command, folder, our_environment())
 
 
 def start_broker(maker: Maker, folder: Path, config: Mapping[str, object], tls: Mapping[str, object] = NO_TLS) -> Server:

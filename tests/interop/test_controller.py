@@ -15,7 +15,7 @@ import pytest
 from . import servers
 from .conftest import mqadmin, start_java
 from .driver import Driver
-from .servers import Maker, broker_config, free_port, start_broker, start_namesrv, start_our_controller
+from .servers import Maker, broker_config, controller_config, free_port, start_broker, start_controller, start_namesrv
 
 pytestmark = pytest.mark.interop
 
@@ -55,19 +55,13 @@ class Elected:
 @contextmanager
 def cluster(folder: Path, maker: Maker) -> Generator[tuple[str, str, list[servers.Server]]]:
     """A name server, a controller of ours and two brokers of this make: the addresses of the first two, and the brokers."""
-    namesrv_port, controller_port, group_port = free_port(), free_port(), free_port()
+    namesrv_port, controller_port = free_port(), free_port()
     namesrv, address = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{controller_port}"
     with ExitStack() as started:
         namesrv_server = start_namesrv(Maker.OURS, folder / "namesrv", namesrv_port)
         started.callback(namesrv_server.kill)
-        config = {
-            "listenPort": controller_port,
-            "bindAddress": "127.0.0.1",
-            "controllerDLegerPeers": f"n0-127.0.0.1:{group_port}",
-            "controllerStorePath": folder / "controller" / "store",
-            "configStorePath": folder / "controller" / "changes",
-        }
-        controller = start_our_controller(folder / "controller", config)
+        config = controller_config(Maker.OURS, controller_port, folder / "controller" / "store")
+        controller = start_controller(Maker.OURS, folder / "controller", config)
         started.callback(controller.kill)
         controller.wait_ready()
         brokers: list[servers.Server] = []

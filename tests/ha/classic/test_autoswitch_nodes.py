@@ -99,16 +99,32 @@ async def test_a_slave_that_connects_again_counts_once(
         assert master.service.acks.slave_count == 1
 
 
-async def test_a_learner_copies_and_acknowledges_nothing(autojump_clock: MockClock, open_node: OpenNode) -> None:
+@pytest.mark.parametrize("protocol", [AUTOSWITCH, {}], ids=["rocketmq", "ledgermq"])
+async def test_a_learner_copies_and_acknowledges_nothing(
+    autojump_clock: MockClock, open_node: OpenNode, protocol: dict[str, Any]
+) -> None:
     """A put that waits for slaves finds none."""
-    async with open_node("m", sync_master=True, **AUTOSWITCH) as master:
-        async with open_node("s", slave=True, async_learner=True, **AUTOSWITCH) as slave:
+    async with open_node("m", sync_master=True, **protocol) as master:
+        async with open_node("s", slave=True, async_learner=True, **protocol) as slave:
             await slave.until(lambda: slave.node.is_following)
             assert (await master.store.put_one(message())).status is PutStatus.SLAVE_NOT_AVAILABLE
             await slave.caught_up(master)
             assert master.service.acks.slave_count == 0
         await trio.sleep(1)
         assert master.service.slaves() == []
+
+
+@pytest.mark.parametrize("from_first", [True, False])
+async def test_under_a_controller_the_slave_says_where_it_begins(
+    autojump_clock: MockClock, open_node: OpenNode, from_first: bool
+) -> None:
+    """Its own syncFromLastFile counts, whatever the master's is."""
+    async with open_node("m", elected=True, **AUTOSWITCH) as master:
+        master.put(300)
+        last_segment = master.store.log.max_offset // 16384 * 16384
+        async with open_node("s", slave=True, **AUTOSWITCH | {"from_first": from_first}) as slave:
+            await slave.caught_up(master)
+            assert slave.store.log.min_offset == (0 if from_first else last_segment)
 
 
 @pytest.mark.parametrize(("master", "slave"), [({}, AUTOSWITCH), (AUTOSWITCH, {})])

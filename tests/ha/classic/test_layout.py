@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 
+import attrs
 import pytest
 
 from ledgermq.ha.classic.epochs import Epoch, EpochList
@@ -29,6 +30,7 @@ from ledgermq.ha.errors import HaError, HaProtocolError
 
 EPOCHS = EpochList((Epoch(1, 0, b"w" * 16, 1), Epoch(3, 4096, b"v" * 16, 2)))
 HELLO_VALUE = Hello(NodeIdentity("cluster", "broker-ä", 1, b"n" * 16), b"c" * 32, 1 << 30, 0, 9000, True, EPOCHS)
+LEARNER_VALUE = attrs.evolve(HELLO_VALUE, from_first=False, learner=True)
 WELCOME_VALUE = Welcome(b"m" * 16, 0, 12_000, 8192, EPOCHS)
 
 
@@ -62,6 +64,7 @@ def test_a_data_header_covers_its_body() -> None:
 def test_hello_and_welcome_survive_the_wire() -> None:
     """What one side says is what the other reads."""
     assert decode_hello(encode_hello(HELLO_VALUE)) == HELLO_VALUE
+    assert decode_hello(encode_hello(LEARNER_VALUE)) == LEARNER_VALUE
     assert decode_welcome(encode_welcome(WELCOME_VALUE)) == WELCOME_VALUE
     assert envelope(TAG, 2, b"xyz")[: ENVELOPE.size] == TAG + (3).to_bytes(4, "big") + (2).to_bytes(4, "big")
 
