@@ -64,6 +64,10 @@ SCAN_EVENTS_MAX = 64
 """How many elections one look at all masters decides; the next look follows at once."""
 
 
+FIRST_EPOCH_MAX = INT_MAX // 2
+"""The largest epoch of a log that the first election counts on from, so that whoever makes one up leaves enough of them."""
+
+
 @attrs.frozen
 class Situation:
     """What a decision is made from."""
@@ -135,10 +139,14 @@ def elect(one: BrokerSet, situation: Situation, *, without: int | None = None) -
 def mastership(one: BrokerSet, master_id: int, situation: Situation, *, without: int | None = None) -> MasterElected:
     """The event with which a replica becomes master."""
     kept = {member for member in one.in_sync if member != without and situation.is_alive(one, member)}
+    reached = one.master_epoch
+    if one.first:  # a classic group whose mode is switched has epochs that it has given itself
+        heard = filter(None, (situation.liveness.last(one.name, broker_id) for broker_id in one.replicas))
+        reached = max([reached, *(last.log_end.epoch for last in heard if last.log_end.epoch <= FIRST_EPOCH_MAX)])
     return MasterElected(
         name=one.name,
         master_id=master_id,
-        master_epoch=_next_epoch(one, one.master_epoch),
+        master_epoch=_next_epoch(one, reached),
         in_sync=frozenset(kept if master_id in kept else {master_id}),
         in_sync_epoch=_next_epoch(one, one.in_sync_epoch),
     )

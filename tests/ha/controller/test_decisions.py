@@ -114,6 +114,22 @@ def test_the_first_master_is_any_replica_that_is_alive() -> None:
     assert decision.body.broker_member_group.broker_addrs == {1: "h1:1", 2: "h2:1", 3: "h3:1"}
 
 
+def test_the_first_election_counts_on_from_the_epochs_of_a_classic_pair() -> None:
+    """A made-up one does not use up the numbers, and later elections count by themselves."""
+    cluster = Cluster()
+    cluster.beat(1, max_offset=5, epoch=7)
+    cluster.beat(2, max_offset=4, epoch=INT_MAX)
+    cluster.elect(1)
+    assert cluster.set.master_epoch == 8
+
+    cluster.beat(1, 2, 3, max_offset=5, epoch=90)
+    cluster.alter(*{cluster.set.master_id or 0, 3})
+    cluster.now += 2 * TIMEOUT_SECONDS
+    cluster.beat(3, max_offset=5, epoch=8)
+    cluster.look()
+    assert cluster.set.master_epoch == 9
+
+
 def test_a_master_that_is_alive_stays() -> None:
     """Who asks is told of it, with the code that RocketMQ's brokers take for an answer too."""
     cluster = serving(1, 2)
