@@ -85,7 +85,7 @@ interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, M
 sim: .venv/ready  ## the simulated world: SIM_SEEDS=N seeds
 	$(BIN)/python -m harness.simulate --seeds $(SIM_SEEDS)
 
-sim-slow: .venv/ready  ## planted bugs that the simulators must find, and seeds that once failed; for half an hour
+sim-slow: .venv/ready  ## planted bugs that the simulators must find, seeds that once failed, kills of real processes; for half an hour
 	$(BIN)/python -m pytest tests --ignore=tests/interop -m slow -q --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 check-model: .venv/ready  ## the Raft core in every order of events of small worlds: MODEL_STATES=N states of each

@@ -28,8 +28,6 @@ NEED_SPARK = frozenset(
 LONGEST_FIRST = (
     SPARK,
     "tests/pipeline/test_failover.py",
-    "tests/harness/processes/test_dledger.py",
-    "tests/harness/processes/test_edge.py",
     "tests/harness/processes/test_damaged_stores.py",
     "tests/harness/simulate/test_cluster.py",
     "tests/client/test_failover.py",

@@ -254,7 +254,7 @@ async def test_a_deleted_topic_lets_its_pulls_go(tmp_path: Path) -> None:
 
         assert (await peer.ask_waiting(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T1"})).code == Code.SUCCESS
 
-        assert peer.answer(opaque) is not None
+        await until(lambda: peer.answer(opaque))
         gone = peer.answer(peer.pull("T1", 3, **HOLD))
         assert gone is not None
         assert gone.code == Code.TOPIC_NOT_EXIST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import attrs
@@ -22,7 +23,7 @@ SETTINGS = {"mappedFileSizeCommitLog": SEGMENT_BYTES, **PULL_SETTINGS}
 MESSAGES = 200
 
 
-async def stored(directory: Path) -> Load:
+async def fill(directory: Path) -> Load:
     """Fill a store with some segments of messages; its broker has stopped in order."""
     load = Load(History(sync_flush=True), random.Random(2))
     async with running_broker(directory / "store", SETTINGS) as broker:
@@ -33,6 +34,21 @@ async def stored(directory: Path) -> Load:
     load.history.ends.append(End.CLEAN)
     assert all(put.acknowledged for put in load.history.puts)
     return load
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Load]:
+    """A filled store, of which each test damages a copy, and what was sent to it."""
+    directory = tmp_path_factory.mktemp("filled")
+    return directory / "store", trio.run(fill, directory)
+
+
+@pytest.fixture
+def stored(filled: tuple[Path, Load], tmp_path: Path) -> Load:
+    """A copy of the filled store in the directory of the test; returns what was sent to it."""
+    store, load = filled
+    shutil.copytree(store, tmp_path / "store")
+    return attrs.evolve(load, history=deepcopy(load.history), positions={})
 
 
 async def refusal(directory: Path, settings: dict[str, object] | None = None) -> str:
@@ -59,9 +75,9 @@ async def test_two_brokers_never_share_a_store(tmp_path: Path) -> None:
     assert "storePathRootDir" in said
 
 
+@pytest.mark.usefixtures("stored")
 async def test_a_segment_of_wrong_size_is_named(tmp_path: Path) -> None:
     """Whether the file was cut short or the configuration is another."""
-    await stored(tmp_path)
     first = tmp_path / "store" / "commitlog" / f"{0:020d}"
 
     said = await refusal(tmp_path, {**SETTINGS, "mappedFileSizeCommitLog": 2 * SEGMENT_BYTES})
@@ -76,10 +92,9 @@ async def test_a_segment_of_wrong_size_is_named(tmp_path: Path) -> None:
     assert f"has {SEGMENT_BYTES // 2} bytes" in said
 
 
-async def test_a_record_that_was_synced_and_is_damaged_is_named_and_not_cut(tmp_path: Path) -> None:
+async def test_a_record_that_was_synced_and_is_damaged_is_named_and_not_cut(tmp_path: Path, stored: Load) -> None:
     """Cutting it would lose acknowledged messages in silence."""
-    load = await stored(tmp_path)
-    last = max(load.history.puts, key=lambda put: put.physical_offset)
+    last = max(stored.history.puts, key=lambda put: put.physical_offset)
     segment, within = divmod(last.physical_offset, SEGMENT_BYTES)
     path = tmp_path / "store" / "commitlog" / f"{segment * SEGMENT_BYTES:020d}"
     content = path.read_bytes()
@@ -136,18 +151,17 @@ def a_torn_tail(store: Path) -> None:
     "damage",
     [no_checkpoint, no_queues, no_tables, half_a_table, garbage_in_the_checkpoint, a_killed_broker, a_torn_tail],
 )
-async def test_what_can_be_made_anew_is_made_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+async def test_what_can_be_made_anew_is_made_anew(tmp_path: Path, stored: Load, damage: Callable[[Path], None]) -> None:
     """Everything but the log itself follows from the log: not one message, offset or key is missing afterwards."""
-    load = await stored(tmp_path)
     await trio.to_thread.run_sync(damage, tmp_path / "store")
 
     async with running_broker(tmp_path / "store", SETTINGS) as broker:
-        snapshot = await load.look(broker.address)
-        async with connected(broker.address, network=load.network) as channel:
-            answer = await load.send(channel, load.numbered(("Faults", 0)))
+        snapshot = await stored.look(broker.address)
+        async with connected(broker.address, network=stored.network) as channel:
+            answer = await stored.send(channel, stored.numbered(("Faults", 0)))
         assert await broker.stop() == 0
 
-    assert check_history(attrs.evolve(load.history, snapshots=[snapshot])) == []
+    assert check_history(attrs.evolve(stored.history, snapshots=[snapshot])) == []
     assert answer.ext["queueOffset"] == str(MESSAGES // 4)
 
 
@@ -155,9 +169,9 @@ async def test_what_can_be_made_anew_is_made_anew(tmp_path: Path, damage: Callab
     ("table", "content"),
     [("topics.json", '{"topicConfigTable":{"T":5}}'), ("consumerOffset.json", '{"offsetTable":{"T@g":{"0":"x"}}}')],
 )
+@pytest.mark.usefixtures("stored")
 async def test_a_table_that_makes_no_sense_is_named(tmp_path: Path, table: str, content: str) -> None:
     """It is JSON, but not a table: nobody but the operator can say what was meant."""
-    await stored(tmp_path)
     path = tmp_path / "store" / "config" / table
     path.write_text(content)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 import trio
 
 from harness.processes.edge import fuzz_edge
@@ -52,6 +53,7 @@ def test_what_is_drawn_are_whole_frames() -> None:
     assert 0 < too_long < 100
 
 
+@pytest.mark.slow
 async def test_whole_requests_of_strangers_harm_nobody_else(tmp_path: Path) -> None:
     """For some seconds: no long turn, no unexpected error, bounded memory, and everything is served at the end."""
     run = await fuzz_edge(tmp_path, 6, seed=1)

@@ -17,6 +17,7 @@ from ledgermq.testing.checkers import check_history
 from ledgermq.testing.history import End, History
 from ledgermq.world.network import Address
 
+pytestmark = pytest.mark.slow
 LIFE_SECONDS = (0.05, 0.4)
 
 

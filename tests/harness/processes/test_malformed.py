@@ -6,6 +6,8 @@ import struct
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from harness.processes.fuzz import fuzz_broker
 from harness.processes.malformed import KINDS
 from harness.processes.servers import running_broker
@@ -14,6 +16,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ledgermq.world.network import TcpNetwork
 
+pytestmark = pytest.mark.slow
 GROWN_BYTES_MAX = 48 << 20
 """The heap's reserve grows at any time in the run, when more large frames than before are incomplete at once."""
 STEADILY_GROWN_BYTES_MAX = 12 << 20

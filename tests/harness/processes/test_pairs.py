@@ -33,6 +33,7 @@ from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.checkers import check_history
 from ledgermq.testing.history import End, History
 
+pytestmark = pytest.mark.slow
 UNPROMISED = (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
 
 

@@ -44,6 +44,7 @@ OF_CONSUMERS = {"NOTIFY_CONSUMER_IDS_CHANGED", "RESET_CONSUMER_CLIENT_OFFSET"}
 """Requests that brokers make of consumers, which are not counted."""
 
 
+@pytest.mark.slow
 def test_all_workloads_together_draw_every_request_that_they_name() -> None:
     def mend(draw: ClusterDraw) -> ClusterDraw:
         return attrs.evolve(draw, workloads=CLASSIC_WORKLOADS, life_seconds=40.0)
@@ -59,6 +60,7 @@ def test_all_workloads_together_draw_every_request_that_they_name() -> None:
     assert missing == set()
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_trace_in_another_process_too() -> None:
     """Whatever order sets of texts have there."""
     here = simulate_cluster(5)
