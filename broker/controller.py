@@ -262,7 +262,7 @@ class ControllerMode:
             last = node.epochs.last
             return LogState(store.log.max_offset, last.number if last is not None else 0, store.log.readable_offset)
 
-        return ControllerSession(
+        session = ControllerSession(
             settings=SessionSettings(
                 controllers=parse_addresses(config.controller_addr),
                 cluster=config.broker_cluster_name,
@@ -282,6 +282,8 @@ class ControllerMode:
             log_state=log_state,
             in_sync=lambda: node.in_sync,
         )
+        node.ask_for_another = session.hand_over
+        return session
 
     def services(self) -> Iterable[Service]:
         return self._services

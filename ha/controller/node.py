@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import attrs
 import trio
 
@@ -14,6 +16,9 @@ from ..classic.in_sync import InSyncAcknowledgements
 from ..classic.layout import NodeIdentity
 from ..classic.node import ClassicNode
 from ..classic.settings import HaSettings
+
+HAND_OVER_SECONDS = 0.5
+"""How long a stop waits for the election of another replica."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -29,6 +34,8 @@ class ElectedNode(ClassicNode):
     in_sync: InSyncAcknowledgements | None = None
     """The set and its acknowledgements, while this node is master."""
 
+    ask_for_another: Callable[[], Awaitable[None]] | None = None
+    """Asks the controller to elect another replica in sync."""
     _settled: bool = False
     """Whether the controller has given this process a role."""
     _moved: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
@@ -99,9 +106,18 @@ class ElectedNode(ClassicNode):
         self._settled = self._settled or term > 0
         await super().follow(broker_id, term=term)
 
+    async def hand_over(self) -> None:
+        """Let the controller elect another replica in sync, if there is one, and wait until this node is master no more."""
+        if self.in_sync is not None and self.ask_for_another is not None:
+            with trio.move_on_after(HAND_OVER_SECONDS):
+                await self.ask_for_another()
+                while self.in_sync is not None and len(self.in_sync.members) > 1:
+                    await self._moved.park()
+
     async def stop(self) -> None:
         self.in_sync = None
         await super().stop()
+        self._moved.unpark_all()
 
     def _identity(self, broker_id: int) -> NodeIdentity:  # noqa: ARG002 - clients know a master by 0, its slaves by its own id
         return super()._identity(self.own_id)

@@ -7,6 +7,7 @@ changes in the set of replicas is proposed to it. A broker without a controller 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import attrs
@@ -133,12 +134,30 @@ class ControllerSession:
     """The controller with which the broker speaks; None while there is none."""
     trouble: str = "no controller has been asked yet"
     """Why there is none."""
+    _channel: Channel | None = None
+    """The connection to that controller."""
     _registered: bool = False
     _look: trio.Event = attrs.field(factory=trio.Event)
 
     def look_now(self) -> None:
         """Ask for the master in the next turn of the event loop, because somebody says that it has changed."""
         self._look.set()
+
+    async def hand_over(self) -> None:
+        """Ask for the election of another member of the set, if there is one and a controller answers."""
+        in_sync, channel = self.in_sync(), self._channel
+        if in_sync is None or channel is None or not (others := in_sync.members - {in_sync.own_id}):
+            return
+        request = ElectMasterRequest(
+            cluster_name=self.settings.cluster,
+            broker_name=self.settings.broker_name,
+            broker_id=min(others),
+            designate_elect=True,
+        )
+        with suppress(RemotingError):
+            answer = await channel.call(RemotingCommand(RequestCode.CONTROLLER_ELECT_MASTER, request.ext()), CALL_SECONDS)
+            log.info("handed_over_to_replica", replica=min(others), code=answer.code, remark=answer.remark)
+        self.look_now()
 
     async def run(self) -> NoReturn:
         """Keep up the conversation until cancelled.
@@ -154,14 +173,14 @@ class ControllerSession:
             if leader is not None:
                 try:
                     async with connected(leader, network=self.network) as channel:
-                        self.controller = leader
+                        self.controller, self._channel = leader, channel
                         log.info("controller_found", controller=str(leader))
                         await self._converse(channel)
                 except* (RemotingError, _Refused) as group:
                     reason = _first_text(group)
             if self.controller is not None or reason != self.trouble:
                 log.warning("controller_lost", reason=reason, controllers=[str(one) for one in self.settings.controllers])
-            self.controller, self.trouble = None, reason
+            self.controller, self._channel, self.trouble = None, None, reason
             await trio.sleep(FIND_PAUSE_SECONDS)
 
     async def _find(self) -> Address | None:

@@ -57,3 +57,20 @@ async def test_any_one_broker_may_die_and_nothing_acknowledged_is_lost(nodes: in
                     if set(got) >= set(sent):
                         break
         assert sorted(set(got)) == sorted(sent)
+
+
+async def test_a_master_that_is_stopped_in_order_is_replaced_before_it_goes() -> None:
+    """A deploy costs no time-out: the next send is acknowledged at once by another replica."""
+    async with (
+        open_virtual(mode="controller", nodes=2) as cluster,
+        open_producer(cluster.namesrv, "producers", world=cluster.world) as producer,
+    ):
+        await send(producer, "before")
+        master = await cluster.master()
+        await cluster.stop(master)
+        begun = trio.current_time()
+
+        await send(producer, "after")
+
+        assert trio.current_time() - begun < 0.5
+        assert await cluster.master() != master
