@@ -143,6 +143,7 @@ def controller_config(maker: Maker, port: int, store: Path) -> dict[str, object]
         "listenPort": port,
         "bindAddress": "127.0.0.1",
         "controllerDLegerPeers": f"n0-127.0.0.1:{free_port() if maker is Maker.OURS else port}",
+        "controllerDLegerGroup": "controllers",
         "controllerDLegerSelfId": "n0",
         "controllerStorePath": store,
         "configStorePath": store.with_name("changes"),
