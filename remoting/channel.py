@@ -24,6 +24,7 @@ from ..world.network import Address, Network, Stream
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
 from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
+from .signature import Credentials, sign
 
 log = get_logger(__name__)
 
@@ -46,6 +47,8 @@ class Channel:
 
     address: Address
     _on_request: PeerRequest | None = None
+    credentials: Credentials | None = None
+    """What signs the requests of `call` and `send`; None if they are not signed. Encoded frames are sent as they are."""
     local: Address | None = None
     """The address of our end, once connected."""
     connected: bool = False
@@ -95,6 +98,8 @@ class Channel:
         Cancellation: the answer is dropped; the server may have carried it out.
         """
         command.opaque = self.next_opaque()
+        if self.credentials is not None:
+            sign(command, self.credentials)
         return await self.exchange(command.opaque, command.code, (encode_frame(command),), timeout_seconds)
 
     def next_opaque(self) -> int:
@@ -139,6 +144,8 @@ class Channel:
         """
         command.opaque = self._core.next_opaque()
         command.flag |= ONEWAY_FLAG
+        if self.credentials is not None:
+            sign(command, self.credentials)
         await self.post((encode_frame(command),))
 
     async def post(self, frame: Sequence[bytes]) -> None:
@@ -334,12 +341,13 @@ def start_channel(
     on_close: Callable[[Channel], None] = lambda _: None,
     on_connect: Callable[[Channel], None] = lambda _: None,
     connect_seconds: float = CONNECT_SECONDS,
+    credentials: Credentials | None = None,
 ) -> Channel:
     """Begin to connect to a server; the channel lives in `nursery` until it fails, breaks or the nursery is cancelled.
 
     Calls that are made before the connection is established are sent in order afterwards; they fail if connecting fails.
     """
-    channel = Channel(address, on_request)
+    channel = Channel(address, on_request, credentials)
     nursery.start_soon(channel.run, network, connect_seconds, on_close, lambda: on_connect(channel))
     return channel
 
@@ -352,6 +360,7 @@ async def open_channel(
     on_request: PeerRequest | None = None,
     on_close: Callable[[Channel], None] = lambda _: None,
     connect_seconds: float = CONNECT_SECONDS,
+    credentials: Credentials | None = None,
 ) -> Channel:
     """Connect to a server; otherwise as `start_channel`.
 
@@ -359,7 +368,13 @@ async def open_channel(
         ConnectionLost: not connected within `connect_seconds`, or refused. Nothing stays open.
     """
     channel = start_channel(
-        address, network=network, nursery=nursery, on_request=on_request, on_close=on_close, connect_seconds=connect_seconds
+        address,
+        network=network,
+        nursery=nursery,
+        on_request=on_request,
+        on_close=on_close,
+        connect_seconds=connect_seconds,
+        credentials=credentials,
     )
     try:
         await channel.wait_connected()
@@ -377,7 +392,9 @@ def _cause(error: OSError) -> str:
 
 
 @asynccontextmanager
-async def connected(address: Address, *, network: Network, on_request: PeerRequest | None = None) -> AsyncGenerator[Channel]:
+async def connected(
+    address: Address, *, network: Network, on_request: PeerRequest | None = None, credentials: Credentials | None = None
+) -> AsyncGenerator[Channel]:
     """A channel for the length of an `async with` block; raises as `open_channel` does.
 
     An exception of the block is raised unchanged, not inside the group that a nursery would raise.
@@ -385,7 +402,7 @@ async def connected(address: Address, *, network: Network, on_request: PeerReque
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         try:
-            yield await open_channel(address, network=network, nursery=nursery, on_request=on_request)
+            yield await open_channel(address, network=network, nursery=nursery, on_request=on_request, credentials=credentials)
         except BaseException as error:  # noqa: BLE001 - raised again outside the nursery
             failure = error
         nursery.cancel_scope.cancel()

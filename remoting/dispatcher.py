@@ -2,7 +2,8 @@
 
 There are three kinds of handlers: for one request (returns its answer), for a run of requests with related codes (answers
 through the connection), and for work that must wait (runs in a task, bounded in number). An unknown code is answered with 3.
-A code may have an `AnswerPolicy`, which says who may decide a request and how safe its effect is before it is answered.
+A code may have an `AnswerPolicy`, which says who may decide a request and how safe its effect is before it is answered. With
+access control, every request of every kind is checked here before its handler runs, and nowhere else.
 """
 
 from __future__ import annotations
@@ -72,6 +73,14 @@ class AnswerPolicy(Protocol):
         ...
 
 
+class AccessCheck(Protocol):
+    """Who may send which requests."""
+
+    def refusal(self, connection: ServerConnection, request: RemotingCommand) -> RequestRefused | None:
+        """Why a request may not be carried out; None if it may. It is called before anything is done."""
+        ...
+
+
 class Service(Protocol):
     """Something of a server that answers requests."""
 
@@ -91,6 +100,8 @@ class Dispatcher:
     """Counts how long requests take; None while nobody asks."""
     take_sends: Callable[[ServerConnection, SendRun], bool] | None = None
     """Handles a run of plain sends; returns False, and has done nothing, if these must be handled one by one."""
+    access: AccessCheck | None = None
+    """Checks every request before its handler; None if everybody may do everything."""
     waiting_max: int = WAITING_MAX
     waiting_bytes_max: int = WAITING_BYTES_MAX
     _handlers: dict[int, Handler] = attrs.field(factory=dict[int, Handler])
@@ -178,7 +189,7 @@ class Dispatcher:
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
         began = connection.clock.monotonic()
         sends_taken = connection.sends is not None and self._take_sends(connection, requests)
-        at, count = 0, len(requests)
+        at, count, access = 0, len(requests), self.access
         while at < count:
             if (at or sends_taken) and (connection.is_given_up or connection.is_turn_over(began)):
                 return count if connection.is_given_up else at
@@ -193,8 +204,14 @@ class Dispatcher:
                 continue
             start, code = at, requests[at].code
             while at < count and (requests[at].code == code or self._runs.get(requests[at].code) == run_handler):
-                at += 1
+                if access is not None and self._is_refused(connection, access, requests[at]):
+                    del requests[at]  # it is answered, and not passed again with those that the handler leaves
+                    count -= 1
+                else:
+                    at += 1
             taken = at - start
+            if not taken:
+                continue
             try:
                 taken = run_handler(connection, requests[start:at])
             except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
@@ -213,7 +230,9 @@ class Dispatcher:
         # A send that is not plain and the plain ones before it are one run, which is put and answered together.
         is_whole = not requests or requests[0].code not in self._runs
         try:
-            if is_whole and self.take_sends is not None and self.take_sends(connection, run):
+            # Signed sends are not plain, so with access control these are unsigned and are refused one by one.
+            may_take = self.access is None and is_whole
+            if may_take and self.take_sends is not None and self.take_sends(connection, run):
                 return True
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
             for request in _requests_of(run):
@@ -236,6 +255,8 @@ class Dispatcher:
                 ResponseCode.SYSTEM_ERROR,
                 remark=f"a body of {len(request.body)} bytes; request {request.code} may have {most}; nothing was done",
             )
+        elif self.access is not None and self._is_refused(connection, self.access, request):
+            return
         elif (handler := self._handlers.get(request.code)) is not None:
             self._handle_now(connection, request, handler)
         elif request.code not in self._waiting:
@@ -251,6 +272,17 @@ class Dispatcher:
                 connection.answer(request, refusal.code, remark=refusal.remark)
             else:
                 self.start_counted(request, self._wait, connection, request)
+
+    @staticmethod
+    def _is_refused(connection: ServerConnection, access: AccessCheck, request: RemotingCommand) -> bool:
+        """Whether the sender may not do what a request asks for; then the request is answered."""
+        try:
+            refusal: Exception | None = access.refusal(connection, request)
+        except Exception as error:  # noqa: BLE001 - a request that cannot be checked is not carried out
+            refusal = error
+        if refusal is not None:
+            _answer_failure(connection, request, refusal)
+        return refusal is not None
 
     def _handle_now(self, connection: ServerConnection, request: RemotingCommand, handler: Handler) -> None:
         policy, settling = self._policies.get(request.code), None

@@ -57,7 +57,7 @@ class BatchHandler(Protocol):
 
         Returns how many were handled: at least one, or none but `connection.sends`, which come first and are taken from it. The
         others are passed again when other tasks had a turn. Of sends that must be handled one by one, the handler inserts the
-        requests at the beginning of `requests`.
+        requests at the beginning of `requests`. A request that is refused before its handler is removed from `requests`.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Signs requests for brokers with access control (RocketMQ AclClientRPCHook, the same in ACL 1.0 and 2.0). Pure.
+"""Signatures of requests for brokers with access control (RocketMQ AclClientRPCHook, the same in ACL 1.0 and 2.0). Pure.
 
 A request carries the access key and an HMAC-SHA1 over the values of all its fields, in the order of their names, followed by
 the body. Responses are not signed.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 from base64 import b64encode
+from collections.abc import Collection
 
 import attrs
 
@@ -16,6 +17,8 @@ from .command import RemotingCommand
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of a field
 SIGNATURE = "Signature"
+_UNSIGNED_BY_SOME = ("_UNIQUE_KEY_QUERY", SECURITY_TOKEN)
+"""Fields that some clients send and do not sign: Java clients up to 4.9.3 the first one, Go clients the second one."""
 
 
 @attrs.frozen
@@ -32,6 +35,19 @@ def sign(command: RemotingCommand, credentials: Credentials) -> None:
     command.ext[ACCESS_KEY] = credentials.access_key
     if credentials.security_token is not None:
         command.ext[SECURITY_TOKEN] = credentials.security_token
-    command.ext.pop(SIGNATURE, None)
-    content = "".join(command.ext[name] for name in sorted(command.ext)).encode() + command.body
-    command.ext[SIGNATURE] = b64encode(hmac.digest(credentials.secret_key.encode(), content, "sha1")).decode()
+    command.ext[SIGNATURE] = _signature(command, credentials.secret_key, ()).decode()
+
+
+def is_signed(command: RemotingCommand, secret_key: str) -> bool:
+    """Whether the signature of a request was made with this secret, over the fields that any version of a client signs."""
+    given = command.ext.get(SIGNATURE, "").encode("utf-8", "surrogatepass")
+    doubtful = [name for name in _UNSIGNED_BY_SOME if name in command.ext]
+    variants = [(), *((name,) for name in doubtful), *((tuple(doubtful),) if len(doubtful) > 1 else ())]
+    return any(hmac.compare_digest(_signature(command, secret_key, left_out), given) for left_out in variants)
+
+
+def _signature(command: RemotingCommand, secret_key: str, left_out: Collection[str]) -> bytes:
+    ext = command.ext
+    signed = "".join([ext[name] for name in sorted(ext) if name != SIGNATURE and name not in left_out])
+    content = signed.encode("utf-8", "surrogatepass") + command.body
+    return b64encode(hmac.digest(secret_key.encode("utf-8", "surrogatepass"), content, "sha1"))
