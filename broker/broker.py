@@ -16,6 +16,7 @@ import attrs
 import trio
 from trio.abc import Listener
 
+from ..ha.classic.table_proofs import node_credentials
 from ..ha.node import ReplicationNode
 from ..native import scan_sends
 from ..remoting.dispatcher import Dispatcher, Service
@@ -34,6 +35,11 @@ from ..world.real import World, real_world
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
+from .access.audit import Audit
+from .access.control import AccessControl
+from .access.positions import Positions
+from .access.users import User
+from .admin.access import AccessAdministration
 from .admin.inspection import Inspection
 from .admin.queries import Queries
 from .admin.relay import Relay
@@ -114,6 +120,8 @@ class Broker:
     delay: DelayDelivery = attrs.field(init=False)
     replication: Replication[Any] = attrs.field(init=False)
     tables: Tables = attrs.field(init=False)
+    access: AccessControl | None = attrs.field(init=False)
+    """Checks every request; None if everybody may do everything."""
     table_log: TableLog = attrs.field(init=False)
     registration: Registration = attrs.field(init=False)
     pulls: PullService = attrs.field(init=False)
@@ -141,6 +149,8 @@ class Broker:
             forget_topic=self._forget_topic,
             forget_group=self.stats.forget_group,
         )
+        self.access = self._access_control()
+        self.dispatcher.access = self.access
         self.table_log = TableLog(store=store, role=role, tables=self.tables)
         self.delay.adopt = self.table_log.adopt_topic
         self.replication = self.mode.replication(
@@ -198,6 +208,20 @@ class Broker:
         self._load_tables()
         self._register_services()
 
+    def _access_control(self) -> AccessControl | None:
+        config = self.config
+        if not config.authentication_enabled:
+            return None
+        node = node_credentials(config.ha_secret.encode())
+        nodes = {} if node is None else {node.access_key: User(node.access_key, node.secret_key, is_super=True)}
+        return AccessControl(
+            table=self.tables.access,
+            cluster=config.broker_cluster_name,
+            authorizes=config.authorization_enabled,
+            configured={**config.configured_users, **nodes},
+            audit=Audit(self.world.clock),
+        )
+
     def _load_tables(self) -> None:
         TableFiles(
             persistence=self.persistence,
@@ -225,6 +249,7 @@ class Broker:
         config, clock, store, role = self.live_config, self.world.clock, self.store, self.role
         topics, groups, offsets = self.topics, self.groups, self.offsets
         table_log, decides = self.table_log, self.replication.decides
+        positions = Positions(store, self.access)
         yield SendHandler(
             config=config,
             store=store,
@@ -242,6 +267,7 @@ class Broker:
         yield SendBack(
             config=config,
             store=store,
+            positions=positions,
             role=role,
             topics=topics,
             table_log=table_log,
@@ -268,7 +294,10 @@ class Broker:
             policy=decides,
         )
         yield SlaveSync(tables=self.tables, role=role, store=store, secret=self.config.ha_secret.encode())
-        yield Queries(config=config, store=store, consumers=self.consumers)
+        yield AccessAdministration(
+            table_log=table_log, configured=self.config.configured_users, is_checked=self.access is not None
+        )
+        yield Queries(config=config, store=store, positions=positions, consumers=self.consumers)
         yield Runtime(clock=clock, store=store, stats=self.stats, delay=self.delay, replication_status=self.replication.status)
         yield Administration(
             store=store,
@@ -296,6 +325,7 @@ class Broker:
         yield Relay(
             config=config,
             store=store,
+            positions=positions,
             topics=topics,
             groups=groups,
             offsets=offsets,

@@ -13,15 +13,18 @@ from typing import Any
 
 import attrs
 
+from ..ha.classic.table_proofs import node_credentials
 from ..message.numbers import long_of
 from ..message.units import MASTER_ID
 from ..remoting.errors import BadProperties, BadTlsSetting
 from ..remoting.java_properties import meant_by, read_properties, write_properties
+from ..remoting.signature import Credentials
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..store.config import CONSUMED, DELAY_LEVELS, StoreConfig, parse_delay_levels
 from ..world.address import is_numeric_host
 from ..world.events import get_logger
 from ..world.network import Address
+from .access.users import BadUser, User, credentials_in
 from .errors import BadConfig
 
 log = get_logger(__name__)
@@ -96,6 +99,19 @@ _PORT = _between(0, 65535)
 
 def _key(default: Any, rule: Rule | None = None, *, name: str | None = None) -> Any:
     return attrs.field(default=default, metadata={"rule": rule, "name": name})
+
+
+def _secret(name: str, secret: str) -> Any:
+    """A setting with the name and the secret of a user, which no answer, log or error shows."""
+
+    def rule(value: str) -> str | None:
+        try:
+            credentials_in(value, name, secret)
+        except BadUser as error:
+            return str(error)
+        return None
+
+    return attrs.field(default="", repr=False, metadata={"rule": rule, "name": None, "secret": True})
 
 
 def _home_store() -> str:
@@ -212,7 +228,7 @@ RocketMQ 5.x this is the default."""
     """Our own key: `ledgermq` authenticates and compares epochs first, `rocketmq` is RocketMQ's protocol of the mode."""
     ha_accept_loss: bool = False
     """Whether a slave drops acknowledged messages that its master has lost; otherwise it refuses the master."""
-    ha_secret: str = attrs.field(default="", repr=False)
+    ha_secret: str = attrs.field(default="", repr=False, metadata={"secret": True})
     """Our own key: the secret that all nodes of a group share."""
     allow_empty_ha_secret: bool = False
     """Our own key: whether a node of a DLedger group that listens beyond this machine may start without a secret."""
@@ -241,6 +257,21 @@ RocketMQ this is off, and a message that was acknowledged can be lost with the m
     """How often a broker asks who is master, besides the controller's notices; RocketMQ asks every 5,000 ms."""
     broker_election_priority: int = _key((1 << 31) - 1, _between(-(1 << 31), (1 << 31) - 1))
     """Among replicas with equal logs the one with the lowest number is elected."""
+
+    # users and rights
+    authentication_enabled: bool = False
+    """Whether only requests are carried out that a user has signed."""
+    authorization_enabled: bool = False
+    """Whether these users may do only what their rights say."""
+    init_authentication_user: str = _secret("username", "password")
+    """A super user that always exists, as a JSON object with `username` and `password`."""
+    init_authentication_user_file: str = ""
+    """Our own key: the file that has it, instead of `initAuthenticationUser`."""
+    inner_client_authentication_credentials: str = _secret("accessKey", "secretKey")
+    """With what a slave signs its requests to the master, as a JSON object with `accessKey` and `secretKey`; the master takes
+them for those of a super user. Nodes that share an `haSecret` need none."""
+    inner_client_authentication_credentials_file: str = ""
+    """Our own key: the file that has them, instead of `innerClientAuthenticationCredentials`."""
 
     # DLedger
     enable_dleger_commit_log: bool = _key(False, name="enableDLegerCommitLog")
@@ -273,7 +304,9 @@ RocketMQ this is off, and a message that was acknowledged can be lost with the m
             rule: Rule | None = field.metadata.get("rule")
             value = getattr(self, field.name)
             if rule is not None and (allowed := rule(value)) is not None:
-                raise BadConfig(key_of(field), str(value), allowed)
+                raise BadConfig(key_of(field), "…" if field.metadata.get("secret") else str(value), allowed)
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise BadConfig("authorizationEnabled", "true", "false without authenticationEnabled: anybody could take any name")
         if self.enable_controller_mode:
             self._check_controller()
             return
@@ -319,6 +352,21 @@ RocketMQ this is off, and a message that was acknowledged can be lost with the m
         """The addresses of `namesrv_addr`."""
         return parse_addresses(self.namesrv_addr)
 
+    @property
+    def node_credentials(self) -> Credentials | None:
+        """With what this node signs requests to its master; None if it cannot."""
+        own = node_credentials(self.ha_secret.encode()) if self.ha_protocol == "ledgermq" else None
+        return own or credentials_in(self.inner_client_authentication_credentials, "accessKey", "secretKey")
+
+    @property
+    def configured_users(self) -> dict[str, User]:
+        """The super users that this configuration names, by name."""
+        given = (
+            credentials_in(self.init_authentication_user, "username", "password"),
+            credentials_in(self.inner_client_authentication_credentials, "accessKey", "secretKey"),
+        )
+        return {one.access_key: User(one.access_key, one.secret_key, is_super=True) for one in given if one is not None}
+
     def store_config(self) -> StoreConfig:
         """The settings that the store uses."""
         own = {field.name for field in attrs.fields(type(self))}
@@ -331,7 +379,7 @@ RocketMQ this is off, and a message that was acknowledged can be lost with the m
         known = {
             key: ("true" if value else "false") if isinstance(value, bool) else str(value)
             for key, name in KEYS.items()
-            if (value := getattr(self, name)) is not None and name != "ha_secret"
+            if (value := getattr(self, name)) is not None and key not in SECRET_KEYS
         }
         return {**known, **self.tls.shown(), **self.others}
 
@@ -358,12 +406,12 @@ def key_of(field: attrs.Attribute[Any]) -> str:
 _FIELDS = {key_of(field): field for field in attrs.fields(BrokerConfig) if field.name not in ("tls", "others")}
 KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
 """RocketMQ's keys and our field names; those of TLS are in `remoting.tls`."""
+SECRET_KEYS = tuple(key for key, field in _FIELDS.items() if field.metadata.get("secret"))
+"""The keys whose values are secrets; each may come from the file that the same key with `File` names."""
 
 
 NOT_THERE = {
     "aclEnable": "access control, so everybody could do everything",
-    "authenticationEnabled": "authentication, so everybody could do everything",
-    "authorizationEnabled": "authorization, so everybody could do everything",
     "enableSlaveActingMaster": "acting master, so nobody would stand in for a master that is away",
     "enableRemoteEscape": "acting master, so nobody would stand in for a master that is away",
     "enableAutoInSyncReplicas": "automatic choice of in-sync replicas: set inSyncReplicas and minInSyncReplicas",

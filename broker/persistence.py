@@ -32,8 +32,8 @@ log = get_logger(__name__)
 Read = TypeVar("Read")
 
 TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE = "topics.json", "subscriptionGroup.json", "consumerOffset.json"
-LOCKS_FILE = "queueLocks.json"
-LOG_DERIVED = frozenset((TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE, LOCKS_FILE))
+LOCKS_FILE, ACCESS_FILE = "queueLocks.json", "access.json"
+LOG_DERIVED = frozenset((TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE, LOCKS_FILE, ACCESS_FILE))
 """The files that can be rebuilt from the log, and that store the log offset up to which they contain its events."""
 
 LOG_OFFSET_KEY = "logOffset"

@@ -97,6 +97,10 @@ class CopiedTables:
     def take_delay_offsets(self, stored: Mapping[str, Any]) -> None:
         self.tables.delay.load(stored)
 
+    def take_access(self, stored: Mapping[str, Any]) -> None:
+        self.tables.access.load(stored)
+        self._changed()
+
     def consumer_offsets(self) -> Mapping[tuple[str, str], dict[int, int]]:
         return self.tables.offsets.table if self.takes_commits else {}
 
@@ -238,7 +242,9 @@ class Replication(Generic[Node]):
         copied = CopiedTables(
             store=self.store, tables=self.tables, table_log=self.table_log, takes_commits=self.decides is None
         )
-        return ConfigSync(copied, self.network, secret=self._secret, secrets=self.secrets)
+        return ConfigSync(
+            copied, self.network, secret=self._secret, secrets=self.secrets, credentials=self.config.node_credentials
+        )
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
         with scope:

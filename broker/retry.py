@@ -32,6 +32,7 @@ from ..remoting.server import ServerConnection
 from ..store.message_store import MessageStore
 from ..store.statuses import PutStatus
 from ..world.randomness import Randomness
+from .access.positions import Positions
 from .divert import VERSION_WITH_MAX_RECONSUME_TIMES, divert_delayed, encode_as_found
 from .groups import GroupConfig, GroupTable
 from .live_config import LiveConfig
@@ -65,6 +66,7 @@ class SendBack:
 
     config: LiveConfig
     store: MessageStore
+    positions: Positions
     role: LiveRole
     topics: TopicTable
     table_log: TableLog
@@ -97,12 +99,7 @@ class SendBack:
             )
         if group.retry_queue_nums <= 0:
             return request.response()
-        record = self.store.message_at(request.integer("offset"))
-        if record is None:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"there is no message at commit log offset {request.integer('offset')}"
-            )
-        stored = decode_record(record)
+        stored = decode_record(self.positions.message_at(connection, request, request.integer("offset")))
         if _is_another(stored, request.text("originMsgId", "")):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,

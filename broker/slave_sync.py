@@ -1,4 +1,8 @@
-"""The tables that a master gives its slaves: topics, groups, offsets (RocketMQ AdminBrokerProcessor; codes 21, 43, 45, 201)."""
+"""The tables that a master gives its slaves: topics, groups, offsets (RocketMQ AdminBrokerProcessor; codes 21, 43, 45, 201).
+
+Users and their rights are in a table of ours (60003), which contains passwords. With a secret, only nodes that know it get it.
+Without one, the port of replication gives everybody the log, which contains them, too.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import orjson
 import trio
 
 from ..ha.classic.sync import TABLES_LOG_OFFSET
-from ..ha.classic.table_proofs import NONCE_FIELD, PROOF_FIELD, table_proof
+from ..ha.classic.table_proofs import NONCE_FIELD, PROOF_FIELD, node_credentials, table_proof
 from ..message.json import dumps
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
+from ..remoting.signature import ACCESS_KEY, is_signed
 from ..store.message_store import MessageStore
 from .persistence import encoded_offsets
 from .role import LiveRole
@@ -40,6 +45,7 @@ class SlaveSync:
             }
         )
         dispatcher.register(RequestCode.GET_ALL_DELAY_OFFSET, self.show_delay_offsets)
+        dispatcher.register(RequestCode.GET_ALL_ACCESS, self.show_access)
 
     def show_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """21: all topics."""
@@ -67,6 +73,14 @@ class SlaveSync:
         if self.tables.in_log:
             content[TABLES_LOG_OFFSET] = self.store.dispatcher.dispatched_offset
         return self._proved(request, dumps(content))
+
+    def show_access(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """60003: all users and rights."""
+        self._check(request)
+        node = node_credentials(self.secret)
+        if node is not None and not (request.ext.get(ACCESS_KEY) == node.access_key and is_signed(request, node.secret_key)):
+            raise RequestRefused(ResponseCode.NO_PERMISSION, "the request does not prove that its sender knows haSecret")
+        return self._proved(request, orjson.dumps(self.tables.access.to_json()))
 
     def _check(self, request: RemotingCommand) -> None:
         if request.boolean("ofMaster") and (refusal := self.role.refusal) is not None:

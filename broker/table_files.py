@@ -20,6 +20,7 @@ from .config import BrokerConfig
 from .json_values import object_of
 from .numbered_sends import NumberedSends
 from .persistence import (
+    ACCESS_FILE,
     COMMITTED_HERE_KEY,
     GROUPS_FILE,
     IN_LOG_KEY,
@@ -38,6 +39,8 @@ from .table_log import TableLog
 from .tables import Tables
 
 DELAYS_FILE = "delayOffset.json"
+ACCESS_SECONDS = 5.0
+"""How often the file of users and rights is written if they have changed; the log has every change."""
 REFRESH_BYTES = 128 << 20
 """A table's file is written again when the log has grown by this much, even if the table has not changed. A start reads the log
 from the oldest log offset of these files on."""
@@ -68,6 +71,7 @@ class TableFiles:
         persistence.load(DELAYS_FILE, tables.delay.load)
         now = self.clock.monotonic()
         persistence.load(LOCKS_FILE, lambda stored: tables.locks.load(stored, now))
+        persistence.load(ACCESS_FILE, tables.access.load, replaceable=False)
         self.numbered.load(persistence, config.flush_consumer_offset_interval / 1000)
         self.store.on_queues_cut.append(self.commits.queues_cut)
         self._learn_log()
@@ -81,6 +85,12 @@ class TableFiles:
         )
         keep(DELAYS_FILE, delay.durable_json, delay.durable_changes, config.flush_delay_offset_interval / 1000)
         keep(LOCKS_FILE, lambda: self._in_turns(LOCKS_FILE, self._locks_json), self._state(lambda: locks.changes))
+        keep(
+            ACCESS_FILE,
+            self._with_log_offset(ACCESS_FILE, tables.access.to_json),
+            self._state(lambda: tables.access.changes),
+            ACCESS_SECONDS,
+        )
         topics_file = keep(TOPICS_FILE, self._with_log_offset(TOPICS_FILE, topics.to_json), self._state(lambda: topics.version))
         groups_file = keep(GROUPS_FILE, self._with_log_offset(GROUPS_FILE, groups.to_json), self._state(lambda: groups.version))
         tables.topics.on_change.append(lambda _: topics_file.wake())

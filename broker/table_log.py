@@ -34,11 +34,13 @@ from ..store.errors import NotWritable, RecordTooLarge
 from ..store.message_store import MessageStore
 from ..store.statuses import PutStatus
 from ..world.events import get_logger
+from .access.policies import Acl
+from .access.users import User
 from .groups import GroupConfig
 from .locks import LeaseKey, lease_rows
 from .offsets import OffsetKey
 from .role import LiveRole
-from .tables import Tables, carried_event, groups_event, topics_event
+from .tables import Tables, access_event, carried_event, groups_event, topics_event
 from .topics import ADOPTED_QUEUES_MIN, TopicConfig
 
 log = get_logger(__name__)
@@ -83,6 +85,8 @@ class TableLog:
     _topics: _Ahead[TopicConfig] = attrs.field(factory=_Ahead[TopicConfig])
     _groups: _Ahead[GroupConfig] = attrs.field(factory=_Ahead[GroupConfig])
     _forbidden: _Ahead[dict[str, int]] = attrs.field(factory=_Ahead[dict[str, int]])
+    _users: _Ahead[User] = attrs.field(factory=_Ahead[User])
+    _acls: _Ahead[Acl] = attrs.field(factory=_Ahead[Acl])
     _offsets_end: dict[str, int] = attrs.field(factory=dict[str, int])
     """Groups whose offsets are deleted by an event that may not be applied yet, with the end of that event."""
     _stating: trio.Lock = attrs.field(factory=trio.Lock)
@@ -294,6 +298,30 @@ class TableLog:
     def _forbidden_of(self, group: str) -> dict[str, int]:
         return self._latest(self._forbidden, self.tables.groups.forbidden, group) or {}
 
+    # ---------------------------------------------------------------- users and rights
+
+    def user(self, name: str) -> User | None:
+        """A user as it will be when all that was proposed is applied."""
+        return self._latest(self._users, self.tables.access.users, name)
+
+    def acl(self, subject: str) -> Acl | None:
+        """The rights of a subject as they will be when all that was proposed is applied."""
+        return self._latest(self._acls, self.tables.access.acls, subject)
+
+    def put_access(self, users: Mapping[str, User | None], acls: Mapping[str, Acl | None]) -> None:
+        """Propose that users and rights are created, replaced or, with None, deleted, all together; raises as `put_topics`."""
+        self.check_changes()
+        self.tables.access.check_room(_found(users.values()), _found(acls.values()))
+        self._forget_applied(self._users)
+        self._forget_applied(self._acls)
+        try:
+            end = self._append(access_event(users, acls))
+        except RecordTooLarge as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{error}; nothing was changed") from error
+        self._users.update({name: (end, user) for name, user in users.items()})
+        self._acls.update({subject: (end, acl) for subject, acl in acls.items()})
+        self.store.catch_up()
+
     # ---------------------------------------------------------------- leases
 
     def put_leases(self, owners: Mapping[LeaseKey, str]) -> int:
@@ -326,6 +354,8 @@ class TableLog:
         self._topics.clear()
         self._groups.clear()
         self._forbidden.clear()
+        self._users.clear()
+        self._acls.clear()
         self._offsets_end.clear()
 
     async def run(self) -> None:
@@ -421,6 +451,8 @@ class TableLog:
             (list(tables.topics.topics), lambda names: topics_event(_found(map(self.topic, names)))),
             (list(tables.groups.groups), lambda names: groups_event(_found(map(self.group, names)))),
             (list(tables.groups.forbidden), lambda names: groups_event((), {name: self._forbidden_of(name) for name in names})),
+            (list(tables.access.users), lambda names: access_event({name: self.user(name) for name in names}, {})),
+            (list(tables.access.acls), lambda names: access_event({}, {name: self.acl(name) for name in names})),
             (tables.offsets.entries(), self._offsets_event),
             (tables.locks.keys(), lambda keys: _leases_event([(key, tables.locks.next_owner(key)) for key in keys])),
         ]
@@ -439,13 +471,16 @@ class TableLog:
             for name in {**table.groups, **self._groups, **table.forbidden, **self._forbidden}
             if self.group(name) is not None or self._forbidden_of(name)
         ]
+        users, acls = self.tables.access.users, self.tables.access.acls
+        access = [name for name in {**users, **self._users} if self.user(name) is not None]
+        access += [subject for subject in {**acls, **self._acls} if self.acl(subject) is not None]
         if len(topics) + len(groups) > CARRIED_NAMES_MAX:
             topics = groups = []
         try:
-            self._append(carried_event(begin, topics, groups), on_full_disk=True)
+            self._append(carried_event(begin, topics, groups, access), on_full_disk=True)
         except RecordTooLarge as error:
             log.info("carried_names_left_out", reason=str(error))
-            self._append(carried_event(begin, (), ()), on_full_disk=True)
+            self._append(carried_event(begin, (), (), None), on_full_disk=True)
 
     async def _append_and_wait(self, append: Callable[[], object]) -> None:
         """Append a record of a statement, and wait until it is safe and applied."""

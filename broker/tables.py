@@ -15,6 +15,7 @@ from typing import Any, ClassVar, cast
 import attrs
 
 from ..message.control import (
+    ACCESS_CHANGED,
     DELAYS_DELIVERED,
     GROUP_DELETED,
     GROUPS_CHANGED,
@@ -30,12 +31,14 @@ from ..message.control import (
 from ..message.errors import CorruptRecord
 from ..message.numbers import int_of, long_of
 from ..world.events import get_logger
+from .access.policies import Acl
+from .access.users import AccessTable, User, access_content, read_access
 from .delay import DelayDelivery
 from .groups import GroupConfig, GroupTable
 from .json_values import table_of
 from .locks import QueueLocks
 from .offsets import ConsumerOffsets, OffsetKey
-from .persistence import GROUPS_FILE, LOCKS_FILE, OFFSETS_FILE, TOPICS_FILE
+from .persistence import ACCESS_FILE, GROUPS_FILE, LOCKS_FILE, OFFSETS_FILE, TOPICS_FILE
 from .topics import TopicConfig, TopicTable
 
 log = get_logger(__name__)
@@ -54,13 +57,14 @@ def _nothing(_name: str) -> None:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Tables:
-    """Topics, groups with their offsets and locks, and the positions of delayed messages."""
+    """Topics, groups with their offsets and locks, the positions of delayed messages, and users with their rights."""
 
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
     locks: QueueLocks
     delay: DelayDelivery
+    access: AccessTable = attrs.field(factory=AccessTable)
     in_log: bool = True
     """Whether the log contains all that the tables contain. Tables of an older version, of RocketMQ or copied from another
     master are not in the log before a master of ours has carried them over."""
@@ -157,6 +161,11 @@ class Tables:
         }
         self.delay.apply(levels, own=self.leads)
 
+    def _access_changed(self, control: Control, _now: float, lacks: Lacks) -> None:
+        users, acls = read_access(control.content)
+        if lacks(ACCESS_FILE):
+            self.access.apply(users, acls)
+
     def _carried(self, control: Control, _now: float, lacks: Lacks) -> None:
         """Take the log's tables for complete; a node whose own tables may differ from them drops the rest of its own.
 
@@ -173,6 +182,8 @@ class Tables:
                 self.topics.keep_only(frozenset(topics))
             if lacks(GROUPS_FILE):
                 self.groups.keep_only(frozenset(groups))
+        if not self.leads and (access := control.content.get("access")) is not None and lacks(ACCESS_FILE):
+            self.access.keep_only(frozenset(access))
 
     _APPLY: ClassVar[Mapping[str, Callable[..., None]]] = {
         TOPICS_CHANGED: _topics_changed,
@@ -182,6 +193,7 @@ class Tables:
         OFFSETS_COMMITTED: _offsets_committed,
         LEASES_CHANGED: _leases_changed,
         DELAYS_DELIVERED: _delays_delivered,
+        ACCESS_CHANGED: _access_changed,
         TABLES_CARRIED: _carried,
     }
 
@@ -216,6 +228,7 @@ class Tables:
         self.offsets.clear()
         self.locks.clear()
         self.delay.load({})
+        self.access.clear()
         self.resets.clear()
         self.in_log, self.stated_from = True, 0
 
@@ -231,10 +244,20 @@ def groups_event(configs: Iterable[GroupConfig], forbidden: Mapping[str, Mapping
     return Control(GROUPS_CHANGED, {**content, "forbidden": forbidden} if forbidden else content)
 
 
-def carried_event(begin: int, topics: Sequence[str], groups: Sequence[str]) -> Control:
-    """The event that ends a statement of all tables that begins at a physical offset, with all names unless they are many."""
-    names = {"topics": topics, "groups": groups} if topics or groups else {}
-    return Control(TABLES_CARRIED, {"from": begin, **names})
+def access_event(users: Mapping[str, User | None], acls: Mapping[str, Acl | None]) -> Control:
+    """The event that creates or replaces users and rights; None deletes."""
+    return Control(ACCESS_CHANGED, access_content(users, acls))
+
+
+def carried_event(begin: int, topics: Sequence[str], groups: Sequence[str], access: Sequence[str] | None) -> Control:
+    """The event that ends a statement of all tables that begins at a physical offset.
+
+    Args:
+        topics: the names of all topics, or none if there are many; so are the groups.
+        access: the names of all users and the subjects of all rights, or None if there are many.
+    """
+    names: dict[str, Sequence[str]] = {"topics": topics, "groups": groups} if topics or groups else {}
+    return Control(TABLES_CARRIED, {"from": begin, **names} | ({"access": access} if access is not None else {}))
 
 
 def _object(value: Any) -> Mapping[str, Any]:

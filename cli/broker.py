@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from ..broker.broker import Broker, open_broker
-from ..broker.config import KEYS, BrokerConfig, config_of
+from ..broker.config import KEYS, SECRET_KEYS, BrokerConfig, config_of
 from ..broker.errors import BadConfig, BrokerError
 from ..ha.errors import HaError
 from ..remoting.errors import BadTlsSetting
@@ -20,7 +20,7 @@ from ..world.events import get_logger
 from ..world.real import real_world
 from .logs import LogFormat, log_options, log_to_stderr
 from .reasons import SuggestingGroup
-from .secrets import with_secret
+from .secrets import with_secrets
 from .serving import properties_of, serve
 
 log = get_logger(__name__)
@@ -121,7 +121,9 @@ def _config(
             entries |= properties_of(file)
         if namesrv is not None and source is not ParameterSource.ENVIRONMENT:
             entries["namesrvAddr"] = namesrv
-        return config_of(with_secret(entries | {key: given[name] for key, name in _NAMES.items() if name in given}, BadConfig))
+        return config_of(
+            with_secrets(entries | {key: given[name] for key, name in _NAMES.items() if name in given}, BadConfig, SECRET_KEYS)
+        )
     except BadConfig as error:
         from_flag = _NAMES.get(error.key) in given or (error.key == "namesrvAddr" and entries.get("namesrvAddr") == namesrv)
         where = f"{file}: " if error.key in entries and not from_flag else ""

@@ -19,7 +19,7 @@ from ..world.events import get_logger
 from ..world.real import real_world
 from .logs import LogFormat, log_options, log_to_stderr
 from .reasons import SuggestingGroup
-from .secrets import with_secret
+from .secrets import with_secrets
 from .serving import properties_of, serve
 
 log = get_logger(__name__)
@@ -86,7 +86,7 @@ def controller_config(
     base = ControllerConfig(store_path=home, config_store_path=f"{home}/controller.properties")
     given = {key: value for key, value in flags.items() if value is not None}
     try:
-        known = with_secret(dict(entries), BadControllerConfig)
+        known = with_secrets(dict(entries), BadControllerConfig)
         known.pop("haSecretFile", None)
         return read_controller_conf(write_properties(known), base, embedded=embedded).with_entries(given)
     except ControllerError as error:

@@ -194,6 +194,27 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
         ),
         "brokerElectionPriority": Text("Among replicas with equal logs the lowest number is elected.", ours=NEWER),
     },
+    "Users and rights": {
+        "authenticationEnabled": Text("Only requests that a user has signed are carried out.", ours=NEWER),
+        "authorizationEnabled": Text(
+            "Users may do only what their rights say; super users everything.",
+            ours="Refused without `authenticationEnabled`. Every request needs a right, those among them that RocketMQ lets through.",
+        ),
+        "initAuthenticationUser": Text(
+            'A super user that always exists: `{"username":"admin","password":"…"}`.',
+            ours="`$LEDGERMQ_INIT_AUTHENTICATION_USER` is used where neither it nor the file is set. Not copied into the table.",
+        ),
+        "initAuthenticationUserFile": Text("The file that has it, instead of `initAuthenticationUser`.", ours=OURS),
+        "innerClientAuthenticationCredentials": Text(
+            'With what a slave signs its requests to the master: `{"accessKey":"…","secretKey":"…"}`. The master takes them for'
+            " those of a super user.",
+            ours="Nodes with the same `haSecret` need none. `$LEDGERMQ_INNER_CLIENT_AUTHENTICATION_CREDENTIALS` is used where"
+            " neither it nor the file is set.",
+        ),
+        "innerClientAuthenticationCredentialsFile": Text(
+            "The file that has them, instead of `innerClientAuthenticationCredentials`.", ours=OURS
+        ),
+    },
     "DLedger": {
         "enableDLegerCommitLog": Text("The broker is a node of a DLedger group."),
         "dLegerGroup": Text("The name of the group; empty means `brokerName`."),

@@ -46,6 +46,9 @@ LEASES_CHANGED = "leases_changed"
 client id means that none has."""
 DELAYS_DELIVERED = "delays_delivered"
 """`levels` holds for each delay level the queue offset of the next message to deliver."""
+ACCESS_CHANGED = "access_changed"
+"""`users` holds users by name and `acls` rights by subject, as `access.json` has them, from here on. `deletedUsers` and
+`deletedAcls` name those that are deleted."""
 
 PRODUCER_FENCED = "producer_fenced"
 """From here on, numbered sends of `producer` count only with `epoch` or a higher one. `timestamp` is the store timestamp."""
@@ -53,7 +56,8 @@ PRODUCER_FENCED = "producer_fenced"
 TABLES_CARRIED = "tables_carried"
 """The events from the physical offset `from` to this one contain all tables: those that were in no log, of a classic log or of
 RocketMQ, or those whose events are about to expire. `topics` and `groups` hold the names of all topics and groups, or are
-absent if there are very many; nodes whose tables were in no log remove what is not named."""
+absent if there are very many; nodes whose tables were in no log remove what is not named. `access` holds the names of all users
+and the subjects of all rights; it is absent in events of older versions, and if they are very many."""
 
 
 @attrs.frozen

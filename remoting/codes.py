@@ -140,6 +140,8 @@ class RequestCode(IntEnum):
     """Ours: an operator hands over leadership of a DLedger group, or changes its members."""
     FENCE_PRODUCER = 60002
     """Ours: a producer with a known id begins a new epoch, and sends of older epochs are refused from then on."""
+    GET_ALL_ACCESS = 60003
+    """Ours: a slave copies the users and rights of its master."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -206,6 +208,11 @@ READ_ONLY: frozenset[RequestCode] = frozenset(
         RequestCode.GET_BROKER_EPOCH_CACHE,
         RequestCode.GET_CONTROLLER_CONFIG,
         RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+        RequestCode.AUTH_GET_USER,
+        RequestCode.AUTH_LIST_USER,
+        RequestCode.AUTH_GET_ACL,
+        RequestCode.AUTH_LIST_ACL,
+        RequestCode.GET_ALL_ACCESS,
     }
 )
 """Requests that change nothing. The simulator must draw every other one that is served, or `make check` fails."""
@@ -263,6 +270,8 @@ class ResponseCode(IntEnum):
     CONTROLLER_BROKER_ID_INVALID = 2014
     CONTROLLER_JRAFT_INTERNAL_ERROR = 2015
     CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS = 2016
+    USER_NOT_EXIST = 3001
+    POLICY_NOT_EXIST = 3002
     PRODUCER_FENCED = 60101
     """Ours: a send of an epoch that was replaced. Nothing was stored."""
     SEND_FORGOTTEN = 60102

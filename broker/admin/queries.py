@@ -14,6 +14,7 @@ from ...remoting.dispatcher import Dispatcher
 from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
 from ...store.message_store import MessageStore
+from ..access.positions import Positions
 from ..clients import Consumers
 from ..live_config import LiveConfig
 
@@ -29,6 +30,7 @@ class Queries:
 
     config: LiveConfig
     store: MessageStore
+    positions: Positions
     consumers: Consumers
     _searching: trio.Lock = attrs.field(factory=trio.Lock)
     """Held by the search that reads entries in this turn of the event loop."""
@@ -75,13 +77,9 @@ class Queries:
             return request.response(ResponseCode.QUERY_NOT_FOUND, ext, remark=remark)
         return request.response(ext=ext, body=b"".join(records))
 
-    def by_position(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    def by_position(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """33: the record at a physical offset, which clients take from a message id."""
-        offset = request.integer("offset")
-        record = self.store.message_at(offset)
-        if record is None:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"there is no message at the physical offset {offset}")
-        return request.response(body=bytes(record))
+        return request.response(body=bytes(self.positions.message_at(connection, request, request.integer("offset"))))
 
     def queue_entries(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """321: entries of a queue as they are stored, and whether each matches a group's filter."""

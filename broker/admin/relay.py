@@ -26,6 +26,7 @@ from ...remoting.server import ServerConnection
 from ...store.message_store import MessageStore
 from ...world.events import get_logger
 from ...world.slices import in_slices
+from ..access.positions import Positions
 from ..clients import ConsumerGroup, Consumers, Member
 from ..commits import Commits
 from ..groups import GroupTable
@@ -55,6 +56,7 @@ class Relay:
 
     config: LiveConfig
     store: MessageStore
+    positions: Positions
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
@@ -79,15 +81,13 @@ class Relay:
         """307: the state that one consumer reports about itself."""
         return await self._pass_on(request, _fields_for_client(request))
 
-    async def consume_directly(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    async def consume_directly(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """309: make one consumer consume one stored message now."""
         try:
             offset = MessageId.parse(request.text("msgId")).physical_offset
         except BadMessageId as error:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        record = self.store.message_at(offset)
-        if record is None:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"there is no message at the physical offset {offset}")
+        record = self.positions.message_at(connection, request, offset)
         topic, group = self.topics.get(request.ext.get("topic", "")), self.groups.get(request.text("consumerGroup"))
         ext = {
             **_fields_for_client(request),

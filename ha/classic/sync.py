@@ -26,6 +26,7 @@ from ...remoting.channel import Channel, connected
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand, wire_fields
 from ...remoting.errors import CallTimeout, RemotingError
+from ...remoting.signature import Credentials
 from ...world.events import get_logger
 from ...world.logs import fault_of
 from ...world.network import Address, Network
@@ -110,6 +111,10 @@ class SlaveTables(Protocol):
         """Replace the positions of the delay levels."""
         ...
 
+    def take_access(self, stored: Mapping[str, Any]) -> None:
+        """Replace users and rights."""
+        ...
+
     def consumer_offsets(self) -> Mapping[tuple[str, str], dict[int, int]]:
         """Return the current consumer offsets."""
         ...
@@ -183,6 +188,8 @@ class ConfigSync:
     """The secret; if it is set, only tables of a master that proves to know it are accepted."""
     secrets: Randomness | None = None
     """Unpredictable randomness for nonces; required with a secret."""
+    credentials: Credentials | None = None
+    """What signs the requests, for a master with access control."""
     period_seconds: float = PERIOD_SECONDS
     may_take: Callable[[], bool] = lambda: True
     """Whether this slave's log follows the master's. The tables of a master whose log is refused belong to another history."""
@@ -225,7 +232,7 @@ class ConfigSync:
         """Copy every table once, if they do not come with the log; a table that cannot be copied stays unchanged."""
         failed: dict[str, str] = {}
         try:
-            async with connected(master, network=self.network) as channel:
+            async with connected(master, network=self.network, credentials=self.credentials) as channel:
                 for name, step in self._steps():
                     try:
                         await step(channel)
@@ -256,6 +263,7 @@ class ConfigSync:
         yield "consumer_offsets", self._consumer_offsets
         yield "groups", self._groups
         if self._masters_end is not None:
+            yield "access", self._access
             yield "log_offset", self._finish_copy
 
     async def _topics(self, channel: Channel) -> None:
@@ -269,6 +277,15 @@ class ConfigSync:
         if self._masters_end is not None or _differs(stored, self.tables.groups_version()):
             await self.tables.take_groups(stored)
             log.info("groups_taken_over", groups=len(stored["subscriptionGroupTable"]))
+
+    async def _access(self, channel: Channel) -> None:
+        try:
+            stored = await self._ask(channel, RequestCode.GET_ALL_ACCESS)
+        except _Unanswered as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return  # a master of an older version has no users
+            raise
+        self.tables.take_access(stored)
 
     async def _delay_offsets(self, channel: Channel) -> None:
         stored = await self._ask(channel, RequestCode.GET_ALL_DELAY_OFFSET)
@@ -333,7 +350,7 @@ class ConfigSync:
         ext = wire_fields({"acceptStandardJsonOnly": True, "ofMaster": True, NONCE_FIELD: nonce})
         answer = await channel.call(RemotingCommand(code, ext), CALL_SECONDS)
         if answer.code != ResponseCode.SUCCESS:
-            raise _Unanswered(f"code {answer.code}: {answer.remark}")
+            raise _Unanswered(answer.code, answer.remark)
         if nonce is not None and not is_proved(self.secret, nonce, code, answer.body, answer.ext.get(PROOF_FIELD, "")):
             raise _Unproved(f"the answer to {code.name} does not prove that its sender knows haSecret; it was ignored")
         return answer.body
@@ -341,6 +358,10 @@ class ConfigSync:
 
 class _Unanswered(Exception):
     """The master answered with a code other than success."""
+
+    def __init__(self, code: int, remark: str | None) -> None:
+        super().__init__(f"code {code}: {remark}")
+        self.code = code
 
 
 class _Unproved(Exception):

@@ -311,4 +311,6 @@ def tables_of(node: Node) -> dict[str, Mapping[Any, Any]]:
         "topics": {name: config.to_json() for name, config in sorted(broker.topics.topics.items())},
         "groups": {name: config.to_json() for name, config in sorted(broker.groups.groups.items())},
         "forbidden topics": dict(broker.groups.forbidden),
+        "users": dict(broker.tables.access.users),
+        "rights": dict(broker.tables.access.acls),
     }

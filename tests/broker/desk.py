@@ -22,6 +22,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.remoting.server import ServerConnection, ServerLimits
+from ledgermq.remoting.signature import Credentials, sign
 from ledgermq.world.network import Address, PlainStream
 from ledgermq.world.real import World, real_world
 
@@ -34,6 +35,8 @@ class Peer:
 
     broker: Broker
     connection: ServerConnection
+    credentials: Credentials | None = None
+    """What signs the requests."""
     _opaque: int = 0
     _answers: dict[int, RemotingCommand] = attrs.field(factory=dict[int, RemotingCommand])
     _requests: list[RemotingCommand] = attrs.field(factory=list[RemotingCommand])
@@ -44,6 +47,8 @@ class Peer:
         request = RemotingCommand(code, {name: str(value) for name, value in (ext or {}).items()}, opaque=self._opaque)
         request.version = version
         request.body = body if isinstance(body, bytes) else b"" if body is None else dumps(body)
+        if self.credentials is not None:
+            sign(request, self.credentials)
         self.broker.dispatcher.handle(self.connection, [request])
         return self._opaque
 
@@ -155,13 +160,13 @@ class Desk:
     broker: Broker
     _port: int = 50_000
 
-    def peer(self) -> Peer:
-        """A new client."""
+    def peer(self, credentials: Credentials | None = None) -> Peer:
+        """A new client, which signs with these credentials."""
         self._port += 1
         ours, _ = trio.testing.memory_stream_pair()
         remote = Address("127.0.0.1", self._port)
         stream = PlainStream(ours, remote, remote)
-        return Peer(self.broker, ServerConnection(stream, remote, self.broker.world.clock, ServerLimits()))
+        return Peer(self.broker, ServerConnection(stream, remote, self.broker.world.clock, ServerLimits()), credentials)
 
     def put(self, topic: str, body: bytes = b"hello", queue_id: int = 0, **properties: str) -> int:
         """Store a message past all checks; return its physical offset."""

@@ -50,12 +50,14 @@ TOPIC = {
     "topicSysFlag": "0",
     "order": "false",
 }
+A_MESSAGE = "the offset of a message"
+RIGHTS = dumps({"policies": [{"entries": [{"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}]}]})
 
 DECIDED: dict[RequestCode, Request] = {
     RequestCode.SEND_MESSAGE: (SENT, b"x"),
     RequestCode.SEND_MESSAGE_V2: (dict(zip("abcdefghijkm", SENT.values(), strict=True)), b"x"),
     RequestCode.SEND_BATCH_MESSAGE: (dict(zip("abcdefghijkm", {**SENT, "batch": "true"}.values(), strict=True)), BATCH),
-    RequestCode.CONSUMER_SEND_MSG_BACK: ({"group": "g", "offset": "48", "delayLevel": "1", "originTopic": "T"}, b""),
+    RequestCode.CONSUMER_SEND_MSG_BACK: ({"group": "g", "offset": A_MESSAGE, "delayLevel": "1", "originTopic": "T"}, b""),
     RequestCode.UPDATE_CONSUMER_OFFSET: ({"consumerGroup": "g", "topic": "T", "queueId": "1", "commitOffset": "1"}, b""),
     RequestCode.UPDATE_AND_CREATE_TOPIC: (TOPIC, b""),
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ({}, dumps({"topicConfigList": [{"topicName": "Later"}]})),
@@ -71,6 +73,12 @@ DECIDED: dict[RequestCode, Request] = {
     RequestCode.CLEAN_UNUSED_TOPIC: ({}, b""),
     RequestCode.CHANGE_DLEDGER_GROUP: ({"action": "remove", "peer": "n9"}, b""),
     RequestCode.FENCE_PRODUCER: ({"producer": "p"}, b""),
+    RequestCode.AUTH_CREATE_USER: ({"username": "late"}, b'{"password":"x"}'),
+    RequestCode.AUTH_UPDATE_USER: ({"username": "alice"}, b'{"password":"x"}'),
+    RequestCode.AUTH_CREATE_ACL: ({"subject": "User:alice"}, RIGHTS),
+    RequestCode.AUTH_UPDATE_ACL: ({"subject": "User:alice"}, RIGHTS),
+    RequestCode.AUTH_DELETE_ACL: ({"subject": "User:alice", "resource": "Topic:T1"}, b""),
+    RequestCode.AUTH_DELETE_USER: ({"username": "alice"}, b""),
 }
 """What only the leader may decide, with a request that it would carry out."""
 
@@ -105,6 +113,8 @@ def tables_of(broker: Broker) -> dict[str, Any]:
         "forbidden": {group: dict(bits) for group, bits in broker.groups.forbidden.items()},
         "offsets": {key: dict(queues) for key, queues in broker.offsets.table.items()},
         "locks": list(broker.locks.rows(broker.locks.keys())),
+        "users": dict(broker.tables.access.users),
+        "rights": dict(broker.tables.access.acls),
         "fences": list(broker.numbered.table.producers),
         "queues": {key: queue.max_offset for key, queue in broker.store.queues.table.items()},
     }
@@ -112,8 +122,16 @@ def tables_of(broker: Broker) -> dict[str, Any]:
 
 async def ask(group: Group, node: Node, code: RequestCode, request: Request, seconds: float = 20.0) -> RemotingCommand:
     """Send a request to one node, whatever it is."""
+    ext = {name: a_message_of(node) if value == A_MESSAGE else value for name, value in request[0].items()}
     async with connected(Address(node.machine.host, 10911), network=group.world("10.0.3.2").network) as channel:
-        return await channel.call(RemotingCommand(code, request[0], body=request[1]), seconds)
+        return await channel.call(RemotingCommand(code, ext, body=request[1]), seconds)
+
+
+def a_message_of(node: Node) -> str:
+    """The physical offset of a message that a node has."""
+    assert node.broker is not None
+    store = node.broker.store
+    return str(next(unit[0] for queue_id in store.queue_ids("T") for unit in store.units("T", queue_id, 0, 1)))
 
 
 async def prepare(group: Group) -> Node:
@@ -125,6 +143,10 @@ async def prepare(group: Group) -> Node:
         await group.produce(producer, 6)
     leader = await group.master()
     answer = await ask(group, leader, RequestCode.UPDATE_CONSUMER_OFFSET, DECIDED[RequestCode.UPDATE_CONSUMER_OFFSET])
+    assert answer.code == ResponseCode.SUCCESS
+    answer = await ask(group, leader, RequestCode.AUTH_CREATE_USER, ({"username": "alice"}, b'{"password":"hush"}'))
+    assert answer.code == ResponseCode.SUCCESS
+    answer = await ask(group, leader, RequestCode.AUTH_CREATE_ACL, ({"subject": "User:alice"}, RIGHTS.replace(b":T", b":T1")))
     assert answer.code == ResponseCode.SUCCESS
     await trio.sleep(1)
     return leader
@@ -291,7 +313,7 @@ def test_what_the_leader_has_answered_is_known_to_the_next_one() -> None:
             await leader.process.end(End.POWER)
             new = await group.master()
             assert new.broker is not None
-            for name in ("topics", "groups", "forbidden", "offsets", "locks"):
+            for name in ("topics", "groups", "forbidden", "offsets", "locks", "users", "rights"):
                 assert tables_of(new.broker)[name] == known[name], (code, name)
             await group.nursery.start(leader.process.run)
             await trio.sleep(1)

@@ -23,9 +23,11 @@ from ledgermq.message.json import loads
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
 from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.signature import Credentials
 from ledgermq.world.network import Address
 from ledgermq.world.real import real_world
 
+from .access.scene import ADMIN, ALICE, BOOTSTRAP, allow, create_user
 from .desk import Desk, Peer, classic_node, open_desk, until
 
 SLAVE = {"broker_role": "SLAVE", "broker_id": 1, "sync_from": "first"}
@@ -362,3 +364,52 @@ async def test_no_group_gets_beyond_the_end_of_a_queue(tmp_path: Path) -> None:
         assert unit is not None
         await slave.broker.store.cut(unit[0])
         assert slave.broker.offsets.query("g", "T", 0) == 4
+
+
+SECURED: dict[str, Any] = {
+    "authentication_enabled": True,
+    "authorization_enabled": True,
+    "init_authentication_user": BOOTSTRAP,
+}
+
+
+async def test_users_and_rights_are_on_the_slave_and_stay_when_it_becomes_master(tmp_path: Path) -> None:
+    """It begins in the middle of the log, behind the events of the users, and its requests are proved by the secret."""
+    settings = {"mapped_file_size_commit_log": 1 << 16, **SECURED}
+    async with open_group(tmp_path) as group:
+        async with group.desk("m", **settings) as master:
+            admin = master.peer(ADMIN)
+            create_user(admin)
+            allow(admin, "Topic:T1", "Pub")
+            master.broker.topics.put(TopicConfig("T1", 4, 4))
+            for _ in range(3):
+                master.put("T1", b"x" * 40_000)
+            async with group.desk("s", **{**SLAVE, "sync_from": "last"}, **settings) as slave:
+                await until(lambda: joined(master) and "alice" in slave.broker.tables.access.users)
+                assert slave.broker.store.log.min_offset > 0
+                assert slave.broker.tables.access.acls == master.broker.tables.access.acls
+                await until(lambda: slave.broker.tables.in_log)
+                create_user(admin, Credentials("bob", "later"))
+                await until(lambda: "bob" in slave.broker.tables.access.users)
+                refused_reader = slave.peer().ask(RequestCode.GET_BROKER_CONFIG)
+        async with group.desk("s", **settings) as promoted:
+            sent = promoted.peer(ALICE).send("T1")
+
+    assert refused_reader.code == ResponseCode.NO_PERMISSION
+    assert sent.code == ResponseCode.SUCCESS, sent.remark
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_slave_without_a_secret_signs_with_the_credentials_of_the_configuration(tmp_path: Path, *, named: bool) -> None:
+    """As a slave of Apache's does; without them a master with access control gives it no tables."""
+    inner = {"inner_client_authentication_credentials": '{"accessKey": "slave", "secretKey": "x"}'} if named else {}
+    settings = {"ha_secret": "", **SECURED, **inner}
+    async with open_group(tmp_path) as group, group.desk("m", **settings) as master:
+        create_user(master.peer(ADMIN))
+        async with group.desk("s", **SLAVE, **settings) as slave:
+            sync = slave.broker.replication.sync
+            assert sync is not None
+            await until(lambda: joined(master) and sync.master is not None)
+            assert sync.master is not None
+            await sync.round(sync.master)
+            assert bool(sync.rounds) == named

@@ -41,6 +41,8 @@ def tables_of(broker: Broker) -> dict[str, Any]:
         "topics": dict(broker.topics.topics),
         "groups": dict(broker.groups.groups),
         "forbidden": {group: bits for group, bits in broker.groups.forbidden.items() if any(bits.values())},
+        "users": dict(broker.tables.access.users),
+        "rights": dict(broker.tables.access.acls),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .access import Access
 from .beginnings import Beginnings
 from .blocking import Blocking
 from .broadcasting import Broadcasting
@@ -50,6 +51,7 @@ _OF_WIDE_SEEDS: tuple[type[Workload], ...] = (
     Blocking,
     Beginnings,
     Numbered,
+    Access,
 )
 WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in (*_DLEDGER, *_OF_WIDE_SEEDS)}
 CLASSIC_WORKLOADS = tuple(workload.name for workload in _CLASSIC)

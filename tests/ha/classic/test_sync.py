@@ -12,11 +12,12 @@ import pytest
 import trio
 
 from ledgermq.ha.classic.sync import ConfigSync, OffsetMerge, Offsets
-from ledgermq.ha.classic.table_proofs import NONCE_FIELD, PROOF_FIELD, table_proof
+from ledgermq.ha.classic.table_proofs import NONCE_FIELD, PROOF_FIELD, node_credentials, table_proof
 from ledgermq.message.json import dumps
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.server import RemotingServer, ServerConnection
+from ledgermq.remoting.signature import is_signed
 from ledgermq.testing.logs import capture_logs
 from ledgermq.world.clock import SystemClock
 from ledgermq.world.network import Address, TcpNetwork
@@ -155,6 +156,9 @@ class Tables:
     def take_delay_offsets(self, stored: Mapping[str, Any]) -> None:
         self.taken["delay"] = stored
 
+    def take_access(self, stored: Mapping[str, Any]) -> None:
+        self.taken["access"] = stored
+
     def consumer_offsets(self) -> Offsets:
         return self.offsets
 
@@ -254,10 +258,26 @@ async def test_a_slave_whose_tables_came_from_another_log_copies_them_once() -> 
     async with serving(master) as address:
         await ConfigSync(tables, TcpNetwork()).round(address)
 
-    assert [request.code for request in master.asked] == [45, 21, 43, 201, 45]
+    assert [request.code for request in master.asked] == [45, 21, 43, 201, 60003, 45]
     assert tables.offsets == {KEY: {0: 5, 1: 6}}
     assert tables.taken["topics"]["topicConfigTable"].keys() == {"T"}
     assert tables.copied_end == 700
+
+
+async def test_users_and_rights_are_copied_from_a_master_of_ours_in_signed_requests() -> None:
+    """The master may check who asks; a slave that does not get its users does not count its copies as complete."""
+    users = {"users": {"alice": {"password": "hush"}}, "acls": {}}
+    master, tables = (
+        Master({**BODIES, RequestCode.GET_ALL_DELAY_OFFSET: b'{"tablesLogOffset":700}', RequestCode.GET_ALL_ACCESS: users}),
+        Tables(),
+    )
+    async with serving(master) as address:
+        await ConfigSync(tables, TcpNetwork(), credentials=node_credentials(b"secret")).round(address)
+
+    node = node_credentials(b"secret")
+    assert node is not None
+    assert tables.taken["access"] == users
+    assert all(is_signed(request, node.secret_key) for request in master.asked)
 
 
 @pytest.mark.parametrize("masters", [b"", b"other", b"secret"])

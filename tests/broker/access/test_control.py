@@ -1,0 +1,214 @@
+"""A broker with access control, asked through its dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ledgermq.broker.topics import TopicConfig
+from ledgermq.message.layout import decode_records
+from ledgermq.message.message import MessageId
+from ledgermq.native import scan_sends
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand, encode_frame
+from ledgermq.remoting.signature import Credentials, sign
+from ledgermq.testing.logs import capture_logs
+
+from ..desk import Desk, Peer, open_desk
+from .scene import ADMIN, ALICE, allow, create_user, open_secured
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with open_secured(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 4, 4), TopicConfig("T2", 4, 4))
+        yield desk
+
+
+@pytest.fixture
+def admin(desk: Desk) -> Peer:
+    return desk.peer(ADMIN)
+
+
+def refused(peer: Peer, code: int = RequestCode.GET_BROKER_CONFIG) -> str:
+    """The remark of a refusal."""
+    answer = peer.ask(code)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    return answer.remark or ""
+
+
+async def test_who_signs_nothing_or_something_else_is_refused(desk: Desk) -> None:
+    """In RocketMQ's words, which tools and people search for."""
+    assert refused(desk.peer()) == "username cannot be null."
+    assert refused(desk.peer(ALICE)) == "User:alice is not found."
+    assert refused(desk.peer(Credentials("admin", "guess"))) == "check signature failed."
+    assert desk.peer(ADMIN).ask(RequestCode.GET_BROKER_CONFIG).code == ResponseCode.SUCCESS
+
+
+async def test_a_disabled_user_is_refused(desk: Desk, admin: Peer) -> None:
+    create_user(admin, userStatus="disable")
+
+    assert refused(desk.peer(ALICE)) == "User:alice is disabled."
+
+
+async def test_a_user_may_do_what_its_rights_say(desk: Desk, admin: Peer) -> None:
+    create_user(admin)
+    alice = desk.peer(ALICE)
+    before = alice.send("T1")
+    allow(admin, "Topic:T1", "Pub")
+
+    assert before.code == ResponseCode.NO_PERMISSION
+    assert before.remark == "User:alice has no permission to access Topic:T1 from 127.0.0.1, no matched policies."
+    assert alice.send("T1").code == ResponseCode.SUCCESS
+    assert alice.send("T2").code == ResponseCode.NO_PERMISSION
+    assert alice.answer(alice.pull("T1")).code == ResponseCode.NO_PERMISSION  # type: ignore[union-attr]
+    assert alice.ask(RequestCode.GET_BROKER_CONFIG).code == ResponseCode.NO_PERMISSION
+
+
+async def test_a_consumer_needs_its_group_and_its_topics(desk: Desk, admin: Peer) -> None:
+    create_user(admin)
+    alice = desk.peer(ALICE)
+    desk.put("T1")
+    await desk.settled()
+    allow(admin, "Topic:T1", "Sub")
+    refused_group = alice.heartbeat("g", "T1")
+    allow(admin, "Group:g", "Sub")
+
+    assert refused_group.code == ResponseCode.NO_PERMISSION
+    assert "Group:g" in (refused_group.remark or "")
+    assert alice.heartbeat("g", "T1", "%RETRY%g").code == ResponseCode.SUCCESS
+    assert alice.heartbeat("g", "T1", "T2").code == ResponseCode.NO_PERMISSION
+    assert len(alice.pulled("T1")) == 1
+
+
+async def test_rights_that_change_count_for_the_next_request(desk: Desk, admin: Peer) -> None:
+    create_user(admin)
+    alice = desk.peer(ALICE)
+    allow(admin, "Topic:*", "Pub")
+    sent = alice.send("T1")
+    assert admin.ask(3008, {"subject": "User:alice", "policyType": "Custom", "resource": "Topic:*"}).code == 0
+
+    assert sent.code == ResponseCode.SUCCESS
+    assert alice.send("T1").code == ResponseCode.NO_PERMISSION
+
+
+async def test_without_authorization_every_user_may_do_everything(tmp_path: Path) -> None:
+    async with open_secured(tmp_path, authorization_enabled=False) as desk:
+        create_user(desk.peer(ADMIN))
+
+        assert desk.peer(ALICE).ask(RequestCode.GET_BROKER_CONFIG).code == ResponseCode.SUCCESS
+        assert refused(desk.peer()) == "username cannot be null."
+
+
+async def test_without_access_control_nobody_signs(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        assert desk.broker.dispatcher.access is None
+        assert desk.peer().ask(RequestCode.GET_BROKER_CONFIG).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("code", [RequestCode.END_TRANSACTION, 9999])
+async def test_a_code_that_nobody_knows_is_for_super_users(desk: Desk, admin: Peer, code: int) -> None:
+    create_user(admin)
+    allow(admin, "*", "Pub", "Sub", "Get", "List", "Create", "Update", "Delete")
+
+    assert refused(desk.peer(ALICE), code).endswith("no matched policies.")
+    assert admin.ask(code).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_of_a_run_of_sends_those_that_are_allowed_are_put(desk: Desk, admin: Peer) -> None:
+    """They come in one receive, and each is answered once, whatever is refused in between."""
+    create_user(admin)
+    allow(admin, "Topic:T1", "Pub")
+    alice = desk.peer(ALICE)
+    fields = {"a": "p", "c": "", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "m": "false"}
+    requests = [
+        RemotingCommand(310, {**fields, "b": topic}, str(opaque).encode(), opaque=opaque)
+        for opaque, topic in enumerate(("T2", "T1", "T2", "T2", "T1", "T2"), 100)
+    ]
+    for request in requests:
+        sign(request, ALICE)
+    desk.broker.dispatcher.handle(alice.connection, requests)
+    codes = [answer.code if (answer := alice.answer(opaque)) is not None else None for opaque in range(100, 106)]
+    await desk.settled()
+
+    assert codes == [16, 0, 16, 16, 0, 16]
+    assert [message.body for message in admin.pulled("T1")] == [b"101", b"104"]
+
+
+@pytest.mark.skipif(scan_sends is None, reason="the compiled path is not built")
+async def test_plain_sends_without_a_signature_are_refused(desk: Desk) -> None:
+    """Also those that the compiled path would have taken."""
+    peer = desk.peer()
+    connection = peer.connection
+    connection.scan = scan_sends
+    fields = {"a": "p", "b": "T1", "c": "", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0", "k": "false"}
+    frames = b"".join(encode_frame(RemotingCommand(310, fields, b"x", opaque=opaque)) for opaque in (7, 8))
+    requests = connection.receive(frames)
+    assert connection.sends is not None
+    desk.broker.dispatcher.handle(connection, requests)
+
+    assert [answer.code for opaque in (7, 8) if (answer := peer.answer(opaque)) is not None] == [16, 16]
+
+
+async def test_a_message_is_read_by_its_position_only_with_the_right_to_its_topic(desk: Desk, admin: Peer) -> None:
+    """By id, as a copy in a retry topic, and pushed to a consumer: a position may be that of any message."""
+    create_user(admin)
+    allow(admin, "Topic:T1", "Sub")
+    allow(admin, "Group:g", "Sub")
+    mine, other = desk.put("T1"), desk.put("T2")
+    alice = desk.peer(ALICE)
+
+    def by_position(offset: int) -> int:
+        return alice.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset, "topic": "T1"}).code
+
+    def sent_back(offset: int) -> int:
+        return alice.ask(
+            RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "g", "offset": offset, "originTopic": "T1", "delayLevel": 3}
+        ).code
+
+    pushed = await alice.ask_waiting(
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        {"consumerGroup": "g", "clientId": "c", "topic": "T1", "msgId": str(MessageId("127.0.0.1", 1, other))},  # type: ignore[arg-type]
+    )
+    assert alice.heartbeat("g", "T1").code == ResponseCode.SUCCESS
+    assert (by_position(mine), by_position(other)) == (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)
+    assert sent_back(other) == ResponseCode.NO_PERMISSION
+    assert pushed.code == ResponseCode.NO_PERMISSION
+
+
+async def test_events_of_the_log_are_no_messages(desk: Desk, admin: Peer) -> None:
+    """They contain the passwords of users, and no position leads to them, not even for a super user."""
+    start = desk.broker.store.log.max_offset
+    create_user(admin)
+    end = desk.broker.store.log.max_offset
+    record = next(iter(decode_records(bytes(desk.broker.store.log.slice_from(start, end - start)))))
+
+    answer = admin.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": record.physical_offset})
+
+    assert b"hush" in record.body
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_refusals_are_logged_with_bounded_values_and_at_a_bounded_rate(desk: Desk) -> None:
+    """Who, what and from where; no signature."""
+    peer = desk.peer(Credentials("x" * 100_000, "guess"))
+    with capture_logs() as logs:
+        for _ in range(1000):
+            peer.ask(RequestCode.GET_BROKER_CONFIG)
+    lines = [line for line in logs if line["event"] == "request_refused"]
+
+    assert 1 <= len(lines) <= 25
+    assert lines[0]["request"] == "GET_BROKER_CONFIG"
+    assert lines[0]["remote"].startswith("127.0.0.1:")
+    assert len(str(lines[0])) < 1000
+    assert "Signature" not in str(lines[0])
+
+
+async def test_the_audit_has_a_logger_of_its_own(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    refused(desk.peer())
+
+    assert [record.name for record in caplog.records if "request_refused" in record.getMessage()] == [
+        "ledgermq.broker.access.audit"
+    ]
