@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from ..message.message import Body
+from ..remoting.signature import Credentials
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
 from . import environment
@@ -58,6 +59,7 @@ async def open_consumer(
     offsets_path: str | None = None,
     instance_name: str | None = None,
     tls: bool | ClientTls | None = None,
+    credentials: Credentials | None = None,
     world: World | None = None,
 ) -> AsyncGenerator[Consumer[Body]]:
     """A consumer for the length of an `async with` block; on entry its first share of queues is being read.
@@ -101,6 +103,7 @@ async def open_consumer(
         instance_name: replaces the random part of the client id.
         tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which;
             by default as the file `$LEDGERMQ_TLS_CONFIG` says, and without it not.
+        credentials: the user who signs every request, for brokers with access control; by default `$LEDGERMQ_ACCESS_KEY`.
         world: replaces disk, network and clock in tests and simulations.
 
     Raises:
@@ -140,7 +143,7 @@ async def open_consumer(
         if model is not MessageModel.BROADCASTING:
             raise InvalidArgument("offsets_path needs MessageModel.BROADCASTING: otherwise the brokers keep a group's offsets")
     async with (
-        open_session(namesrv, world, instance_name=instance_name, tls=tls) as session,
+        open_session(namesrv, world, instance_name=instance_name, tls=tls, credentials=credentials) as session,
         _joined(
             session,
             group,

@@ -12,8 +12,15 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from ..remoting.credentials import (
+    ACCESS_KEY_VARIABLE,
+    SECRET_KEY_FILE_VARIABLE,
+    SECRET_KEY_VARIABLE,
+    credentials_from,
+)
 from ..remoting.errors import BadProperties, BadTlsSetting
 from ..remoting.java_properties import read_properties
+from ..remoting.signature import Credentials
 from ..remoting.tls import TlsSettings
 from ..world.tls import ClientTls
 from .arguments import INT_MAX, LONG_MAX, check_integer, check_seconds
@@ -106,6 +113,7 @@ def _tls(name: str, text: str) -> ClientTls:
 
 _NATURAL, _POSITIVE = partial(_integer, 0, INT_MAX), partial(_integer, 1, INT_MAX)
 
+
 NAMESRV = Variable[str | Iterable[str] | None](
     "LEDGERMQ_NAMESRV", "namesrv", ALL_CLIENTS, None, "HOST:PORT;HOST:PORT", "The name servers.", _name_servers
 )
@@ -117,6 +125,21 @@ TLS_CONFIG = Variable[bool | ClientTls](
     "path",
     "Encrypt every connection as this file says, which has the keys of RocketMQ's tls.properties (`tls.client.…`).",
     _tls,
+)
+ACCESS_KEY = Variable[str | None](
+    ACCESS_KEY_VARIABLE,
+    "credentials",
+    ALL_CLIENTS,
+    None,
+    "text",
+    "The user who signs every request, for brokers with access control; together with one of the next two.",
+    _text,
+)
+SECRET_KEY = Variable[str | None](
+    SECRET_KEY_VARIABLE, "credentials", ALL_CLIENTS, None, "text", "The password of that user.", _text
+)
+SECRET_KEY_FILE = Variable[str | None](
+    SECRET_KEY_FILE_VARIABLE, "credentials", ALL_CLIENTS, None, "path", "The file that has it instead.", _text
 )
 INSTANCE_NAME = Variable[str | None](
     "LEDGERMQ_INSTANCE_NAME",
@@ -221,6 +244,9 @@ READ_FROM = Variable[ReadFrom](
 VARIABLES: tuple[Variable[Any], ...] = (
     NAMESRV,
     TLS_CONFIG,
+    ACCESS_KEY,
+    SECRET_KEY,
+    SECRET_KEY_FILE,
     INSTANCE_NAME,
     SEND_TIMEOUT,
     SEND_RETRIES,
@@ -234,3 +260,17 @@ VARIABLES: tuple[Variable[Any], ...] = (
     READ_FROM,
 )
 """All variables, in the order of the reference."""
+
+
+def credentials_of(given: Credentials | None) -> Credentials | None:
+    """`given` unless it is None, else what the variables say; None if they say nothing.
+
+    Raises:
+        InvalidArgument: only a part of them is set, or the file cannot be read.
+    """
+    if given is not None:
+        return given
+    try:
+        return credentials_from(os.environ)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from error

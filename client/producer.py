@@ -20,6 +20,7 @@ from ..message.message import Body, Message, MessageQueue
 from ..message.properties import UNIQUE_KEY
 from ..remoting.channel import Channel
 from ..remoting.errors import CallTimeout, ConnectionLost
+from ..remoting.signature import Credentials
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
 from . import environment
@@ -396,6 +397,7 @@ async def open_producer(
     idempotent: bool = True,
     instance_name: str | None = None,
     tls: bool | ClientTls | None = None,
+    credentials: Credentials | None = None,
     world: World | None = None,
 ) -> AsyncGenerator[Producer[Body]]:
     """A producer for the length of an `async with` block.
@@ -419,6 +421,7 @@ async def open_producer(
         instance_name: replaces the random part of the client id.
         tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which;
             by default as the file `$LEDGERMQ_TLS_CONFIG` says, and without it not.
+        credentials: the user who signs every request, for brokers with access control; by default `$LEDGERMQ_ACCESS_KEY`.
         world: replaces disk, network and clock in tests and simulations.
 
     Raises:
@@ -450,7 +453,9 @@ async def open_producer(
         retry_unless_ok,
         idempotent,
     )
-    async with open_session(namesrv, world or real_world(), instance_name=instance_name, tls=tls) as session:
+    async with open_session(
+        namesrv, world or real_world(), instance_name=instance_name, tls=tls, credentials=credentials
+    ) as session:
         publications = Publications(session, group)
         numbers = SendNumbers.of(session.world.randomness.getrandbits(128)) if idempotent else SendNumbers("")
         transmitter = Transmitter(group, options, publications, session, numbers)

@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ..message.message import MessageQueue
+from ..remoting.signature import Credentials
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
 from . import environment
@@ -276,6 +277,7 @@ async def open_pull_consumer(
     on_offset_moved: OnOffsetMoved | None = None,
     instance_name: str | None = None,
     tls: bool | ClientTls | None = None,
+    credentials: Credentials | None = None,
     world: World | None = None,
 ) -> AsyncGenerator[PullConsumer]:
     """A pull consumer for the length of an `async with` block; it reads no queue before `assign`.
@@ -295,7 +297,7 @@ async def open_pull_consumer(
     check_choice("read_from", read_from, ReadFrom)
     check_function("on_offset_moved", on_offset_moved)
     async with (
-        open_session(namesrv, world or real_world(), instance_name=instance_name, tls=tls) as session,
+        open_session(namesrv, world or real_world(), instance_name=instance_name, tls=tls, credentials=credentials) as session,
         background_nursery() as nursery,
     ):
         consumer = PullConsumer(

@@ -20,6 +20,7 @@ from ..remoting.channel import Channel, start_channel
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost
+from ..remoting.signature import Credentials
 from ..world.events import get_logger
 from ..world.network import Address
 from ..world.real import World
@@ -84,6 +85,8 @@ class Session:
     """The handlers of requests from servers, by request code."""
     on_route: list[Callable[[TopicRoute], None]] = attrs.field(factory=list[Callable[[TopicRoute], None]])
     """The functions to call with every new or changed route."""
+    credentials: Credentials | None = None
+    """What signs all requests; None if they are not signed."""
     local_host: str | None = None
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     route_poll_seconds: float = ROUTE_POLL_SECONDS
@@ -141,6 +144,7 @@ class Session:
             on_close=self._channel_closed,
             on_connect=self._channel_connected,
             connect_seconds=CONNECT_SECONDS,
+            credentials=self.credentials,
         )
         return channel
 
@@ -516,6 +520,7 @@ async def open_session(
     *,
     instance_name: str | None = None,
     tls: bool | ClientTls | None = None,
+    credentials: Credentials | None = None,
 ) -> AsyncGenerator[Session]:
     """A session for the length of an `async with` block.
 
@@ -524,6 +529,7 @@ async def open_session(
         world: the network, clock, randomness and disk to use.
         instance_name: replaces the random part of the client id.
         tls: whether every connection is encrypted, also to name servers; `True` accepts any certificate, as RocketMQ does.
+        credentials: what signs every request.
 
     Raises:
         WrongEventLoop: the caller is not a task of trio.
@@ -532,11 +538,13 @@ async def open_session(
     """
     _check_event_loop()
     namesrv, tls = environment.NAMESRV.value(namesrv), environment.TLS_CONFIG.value(tls)
-    instance_name = environment.INSTANCE_NAME.value(instance_name)
+    instance_name, credentials = environment.INSTANCE_NAME.value(instance_name), environment.credentials_of(credentials)
     if instance_name is not None:
         check_text("instance_name", instance_name)
     if not isinstance(tls, bool | ClientTls):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from the application
         raise InvalidArgument(f"tls must be True, False or a ClientTls (got {tls!r})")
+    if credentials is not None and not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(f"credentials must be Credentials(user, password) (got a {type(credentials).__name__})")
     if namesrv is None:
         raise InvalidArgument(f"a client needs name servers: give namesrv=HOST:PORT, or set ${environment.NAMESRV.name}")
     name_servers = parse_name_servers(namesrv)
@@ -548,7 +556,7 @@ async def open_session(
     async with background_nursery() as nursery:
         # Each client begins with a random name server, which balances them, and stays with one that answers.
         first = rng.randrange(len(name_servers))
-        session = Session(world, name_servers[first:] + name_servers[:first], nursery, instance)
+        session = Session(world, name_servers[first:] + name_servers[:first], nursery, instance, credentials=credentials)
         nursery.start_soon(session.poll_routes)
         nursery.start_soon(session.send_heartbeats)
         nursery.start_soon(session.watch_members)

@@ -198,11 +198,11 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
         "authenticationEnabled": Text("Only requests that a user has signed are carried out.", ours=NEWER),
         "authorizationEnabled": Text(
             "Users may do only what their rights say; super users everything.",
-            ours="Refused without `authenticationEnabled`. Every request needs a right, those among them that RocketMQ lets through.",
+            ours="Refused without `authenticationEnabled`. Requests that RocketMQ lets through need a right, too.",
         ),
         "initAuthenticationUser": Text(
             'A super user that always exists: `{"username":"admin","password":"…"}`.',
-            ours="`$LEDGERMQ_INIT_AUTHENTICATION_USER` is used where neither it nor the file is set. Not copied into the table.",
+            ours="`$LEDGERMQ_INIT_AUTHENTICATION_USER` is used where neither it nor the file is set.",
         ),
         "initAuthenticationUserFile": Text("The file that has it, instead of `initAuthenticationUser`.", ours=OURS),
         "innerClientAuthenticationCredentials": Text(

@@ -24,7 +24,7 @@ from ..world.network import Address, Network, Stream
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
 from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
-from .signature import Credentials, sign
+from .signature import Credentials, signed_frame
 
 log = get_logger(__name__)
 
@@ -48,7 +48,7 @@ class Channel:
     address: Address
     _on_request: PeerRequest | None = None
     credentials: Credentials | None = None
-    """What signs the requests of `call` and `send`; None if they are not signed. Encoded frames are sent as they are."""
+    """What signs all requests; None if they are not signed."""
     local: Address | None = None
     """The address of our end, once connected."""
     connected: bool = False
@@ -98,8 +98,6 @@ class Channel:
         Cancellation: the answer is dropped; the server may have carried it out.
         """
         command.opaque = self.next_opaque()
-        if self.credentials is not None:
-            sign(command, self.credentials)
         return await self.exchange(command.opaque, command.code, (encode_frame(command),), timeout_seconds)
 
     def next_opaque(self) -> int:
@@ -120,6 +118,8 @@ class Channel:
         """
         if self.closed:
             raise self._lost(sent=False)
+        if self.credentials is not None:
+            frame = (signed_frame(frame, self.credentials),)
         deadline = (trio.current_time() if now is None else now) + timeout_seconds
         calls = self._core.calls
         calls[opaque] = (trio.lowlevel.current_task(), deadline, code, timeout_seconds)
@@ -144,14 +144,14 @@ class Channel:
         """
         command.opaque = self._core.next_opaque()
         command.flag |= ONEWAY_FLAG
-        if self.credentials is not None:
-            sign(command, self.credentials)
         await self.post((encode_frame(command),))
 
     async def post(self, frame: Sequence[bytes]) -> None:
         """Send the parts of one encoded oneway request, as `send` does."""
         if self.closed:
             raise self._lost(sent=False)
+        if self.credentials is not None:
+            frame = (signed_frame(frame, self.credentials),)
         if self._flowing:
             self._queue(frame)
             await trio.lowlevel.checkpoint_if_cancelled()

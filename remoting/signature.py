@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hmac
 from base64 import b64encode
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import attrs
 
-from .command import RemotingCommand
+from .command import FRAME_HEAD, RemotingCommand, decode_command, encode_frame
 
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of a field
 SIGNATURE = "Signature"
+HEADER_SIZE_MASK = 0xFFFFFF
+"""The bits of a frame's header word that are the length of the header."""
 _UNSIGNED_BY_SOME = ("_UNIQUE_KEY_QUERY", SECURITY_TOKEN)
 """Fields that some clients send and do not sign: Java clients up to 4.9.3 the first one, Go clients the second one."""
 
@@ -36,6 +38,16 @@ def sign(command: RemotingCommand, credentials: Credentials) -> None:
     if credentials.security_token is not None:
         command.ext[SECURITY_TOKEN] = credentials.security_token
     command.ext[SIGNATURE] = _signature(command, credentials.secret_key, ()).decode()
+
+
+def signed_frame(frame: Sequence[bytes], credentials: Credentials) -> bytes:
+    """Sign a request that is encoded already, in any number of parts; returns the whole frame."""
+    content = b"".join(frame)
+    _, word = FRAME_HEAD.unpack_from(content)
+    body_at = FRAME_HEAD.size + (word & HEADER_SIZE_MASK)
+    command = decode_command(word >> 24, content[FRAME_HEAD.size : body_at], content[body_at:])
+    sign(command, credentials)
+    return encode_frame(command)
 
 
 def is_signed(command: RemotingCommand, secret_key: str) -> bool:

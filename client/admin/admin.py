@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from ...remoting.signature import Credentials
 from ...world.real import World, real_world
 from ...world.tls import ClientTls
 from ..session import open_session
@@ -32,18 +33,23 @@ class Admin(TopicAdmin, GroupAdmin, MessageAdmin, ServerAdmin):
 
 @asynccontextmanager
 async def open_admin(
-    namesrv: str | Iterable[str] | None = None, *, tls: bool | ClientTls | None = None, world: World | None = None
+    namesrv: str | Iterable[str] | None = None,
+    *,
+    tls: bool | ClientTls | None = None,
+    credentials: Credentials | None = None,
+    world: World | None = None,
 ) -> AsyncGenerator[Admin]:
     """An admin client for the length of an `async with` block; it opens connections as they are needed.
 
     Args:
         namesrv: `host:port`, several joined by `;`, or a sequence of them; by default `$LEDGERMQ_NAMESRV`.
         tls: as in `open_producer`.
+        credentials: as in `open_producer`.
         world: replaces disk, network and clock in tests and simulations.
 
     Raises:
         InvalidArgument: an address is invalid, or there is none.
     """
-    async with open_session(namesrv, world or real_world(), tls=tls) as session:
+    async with open_session(namesrv, world or real_world(), tls=tls, credentials=credentials) as session:
         yield Admin(session)
         await trio.lowlevel.checkpoint()

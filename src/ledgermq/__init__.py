@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from .message.message import Message as Message
     from .message.message import MessageQueue as MessageQueue
     from .message.message import StoredMessage as StoredMessage
+    from .remoting.signature import Credentials as Credentials
     from .world.tls import ClientTls as ClientTls
 
 _HOMES = {
@@ -89,6 +90,7 @@ _HOMES = {
     "ConsumeFrom": "client.subscription",
     "Consumer": "client.consumer",
     "ConsumerStatistics": "client.statistics",
+    "Credentials": "remoting.signature",
     "GroupExists": "client.admin.errors",
     "Health": "client.health",
     "InvalidArgument": "client.errors",

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.remoting.command import RemotingCommand
-from ledgermq.remoting.signature import Credentials, is_signed, sign
+from ledgermq.remoting.command import RemotingCommand, Wire, decode_command, encode_frame
+from ledgermq.remoting.frame import FrameReader
+from ledgermq.remoting.signature import Credentials, is_signed, sign, signed_frame
 
 
 def test_a_signature_is_the_one_that_rocketmq_expects() -> None:
@@ -79,3 +80,14 @@ def test_what_we_sign_is_accepted(ext: dict[str, str], body: bytes, secret: str)
     sign(command, Credentials("AK1", secret))
 
     assert is_signed(command, secret)
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+def test_a_frame_that_is_encoded_already_is_signed(wire: Wire) -> None:
+    """Whatever parts it has; nothing else of it changes."""
+    frame = encode_frame(RemotingCommand(310, {"b": "T1"}, b"body", opaque=7, flag=2, wire=wire))
+    (parts,) = FrameReader().feed(signed_frame((frame[:20], frame[20:]), Credentials("AK1", "SK1")))
+    command = decode_command(*parts)
+
+    assert is_signed(command, "SK1")
+    assert (command.ext["b"], command.body, command.opaque, command.flag) == ("T1", b"body", 7, 2)
