@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import attrs
@@ -35,8 +36,10 @@ from ..world.real import World, real_world
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
+from .access.account_files import AccountFiles
 from .access.audit import Audit
 from .access.control import AccessControl
+from .access.plain_acl import PlainAccessControl
 from .access.positions import Positions
 from .access.users import User
 from .admin.access import AccessAdministration
@@ -120,8 +123,10 @@ class Broker:
     delay: DelayDelivery = attrs.field(init=False)
     replication: Replication[Any] = attrs.field(init=False)
     tables: Tables = attrs.field(init=False)
-    access: AccessControl | None = attrs.field(init=False)
+    access: AccessControl | PlainAccessControl | None = attrs.field(init=False)
     """Checks every request; None if everybody may do everything."""
+    account_files: AccountFiles | None = None
+    """The files of accounts, with ACL 1.0."""
     table_log: TableLog = attrs.field(init=False)
     registration: Registration = attrs.field(init=False)
     pulls: PullService = attrs.field(init=False)
@@ -208,12 +213,20 @@ class Broker:
         self._load_tables()
         self._register_services()
 
-    def _access_control(self) -> AccessControl | None:
+    def _access_control(self) -> AccessControl | PlainAccessControl | None:
         config = self.config
-        if not config.authentication_enabled:
-            return None
         node = node_credentials(config.ha_secret.encode())
         nodes = {} if node is None else {node.access_key: User(node.access_key, node.secret_key, is_super=True)}
+        if config.acl_enable:
+            self.account_files = AccountFiles(self.world.disk, f"{config.rocketmq_home or config.store_path_root_dir}/conf")
+            return PlainAccessControl(
+                accounts=self.account_files.load(),
+                nodes={**config.configured_users, **nodes},
+                cluster=config.broker_cluster_name,
+                audit=Audit(self.world.clock),
+            )
+        if not config.authentication_enabled:
+            return None
         return AccessControl(
             table=self.tables.access,
             cluster=config.broker_cluster_name,
@@ -376,6 +389,9 @@ class Broker:
         self.persistence.start(nursery)
         nursery.start_soon(keep_running, "housekeeping", self._keep_house)
         nursery.start_soon(keep_running, "notices to consumers", self.clients.run)
+        if self.account_files is not None and isinstance(self.access, PlainAccessControl):
+            watch = partial(self.account_files.watch, self.access, self.world.workers)
+            nursery.start_soon(keep_running, "reading of changed accounts", watch)
         await nursery.start(self.registration.run)
 
     def monitoring(self, turns: LoopTurns, latencies: Latencies) -> Monitoring:
@@ -481,6 +497,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
         OSError: a port is in use, or the disk failed.
         StoreError: the store cannot be opened; nothing in it was changed.
         BadTable: a file of topics, groups or offsets is damaged.
+        BadAccountFile: the files of accounts cannot be read.
         BadTlsSetting, TlsFailed: TLS cannot be used as configured.
     Durability: on leaving, everything is on the medium.
     Cancellation: stops the broker as leaving does, in under a second.

@@ -259,6 +259,10 @@ RocketMQ this is off, and a message that was acknowledged can be lost with the m
     """Among replicas with equal logs the one with the lowest number is elected."""
 
     # users and rights
+    acl_enable: bool = False
+    """Whether only requests are carried out that an account of ACL 1.0 has signed and may send."""
+    rocketmq_home: str = ""
+    """The directory whose `conf` has the files of accounts; empty for the directory of the store."""
     authentication_enabled: bool = False
     """Whether only requests are carried out that a user has signed."""
     authorization_enabled: bool = False
@@ -305,6 +309,8 @@ them for those of a super user. Nodes that share an `haSecret` need none."""
             value = getattr(self, field.name)
             if rule is not None and (allowed := rule(value)) is not None:
                 raise BadConfig(key_of(field), "…" if field.metadata.get("secret") else str(value), allowed)
+        if self.acl_enable and self.authentication_enabled:
+            raise BadConfig("aclEnable", "true", "false with authenticationEnabled: one of the two decides")
         if self.authorization_enabled and not self.authentication_enabled:
             raise BadConfig("authorizationEnabled", "true", "false without authenticationEnabled: anybody could take any name")
         if self.enable_controller_mode:
@@ -411,7 +417,6 @@ SECRET_KEYS = tuple(key for key, field in _FIELDS.items() if field.metadata.get(
 
 
 NOT_THERE = {
-    "aclEnable": "access control, so everybody could do everything",
     "enableSlaveActingMaster": "acting master, so nobody would stand in for a master that is away",
     "enableRemoteEscape": "acting master, so nobody would stand in for a master that is away",
     "enableAutoInSyncReplicas": "automatic choice of in-sync replicas: set inSyncReplicas and minInSyncReplicas",

@@ -34,11 +34,12 @@ from ..world.real import World
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from .admin.dledger_group import DLedgerAdministration
+from .answer_policies import Decided
 from .config import BrokerConfig
 from .persistence import Persistence
 from .replication import A_SEGMENT, RETRY_SECONDS, Replication
 from .role import LiveRole, Role, RoleState
-from .table_log import Decided, TableLog
+from .table_log import TableLog
 from .tables import Tables
 
 log = get_logger(__name__)

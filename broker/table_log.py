@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -59,18 +59,6 @@ CARRIED_NAMES_MAX = 10_000
 _Entry = TypeVar("_Entry")
 _Ahead = dict[str, tuple[int, _Entry | None]]
 """Entries by name that are in the log and not applied yet, with the end of the event; None is a deletion."""
-
-
-class Known(Protocol):
-    """What name servers know of the topics."""
-
-    def is_known(self) -> bool:
-        """Whether they know all topics of now."""
-        ...
-
-    async def known(self) -> None:
-        """Wait until they know the topics of now, for a limited time."""
-        ...
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -559,51 +547,3 @@ def _found(entries: Iterable[_Entry | None]) -> list[_Entry]:
 
 def _leases_event(owners: Sequence[tuple[LeaseKey, str]]) -> Control:
     return Control(LEASES_CHANGED, {"leases": lease_rows(dict(owners))})
-
-
-@attrs.frozen
-class Decided:
-    """The policy of requests that only the master decides, and that answer by themselves."""
-
-    tables: TableLog
-
-    def check(self) -> None:
-        self.tables.check_decides()
-
-    def settling(self) -> None:
-        return None
-
-
-@attrs.frozen
-class Applied:
-    """The policy of changes of tables: the master decides, and answers when the change is applied and safe."""
-
-    tables: TableLog
-    gathered: bool = False
-    """Whether a request changes offsets, which are collected."""
-
-    def check(self) -> None:
-        self.tables.check_changes()
-
-    def settling(self) -> Wait | None:
-        return self.tables.settling(gathered=self.gathered)
-
-
-@attrs.frozen
-class Routed:
-    """The policy of changes of topics: as `Applied`, and when the name servers know the topics."""
-
-    tables: TableLog
-    known: Known
-
-    def check(self) -> None:
-        self.tables.check_changes()
-
-    def settling(self) -> Wait | None:
-        settling = self.tables.settling()
-        return partial(self._settled, settling) if settling is not None or not self.known.is_known() else None
-
-    async def _settled(self, settling: Wait | None) -> None:
-        if settling is not None:
-            await settling()
-        await self.known.known()

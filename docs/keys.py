@@ -195,6 +195,14 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
         "brokerElectionPriority": Text("Among replicas with equal logs the lowest number is elected.", ours=NEWER),
     },
     "Users and rights": {
+        "aclEnable": Text(
+            "ACL 1.0: only requests are carried out that an account of `plain_acl.yml` has signed and may send.",
+            ours="Not together with `authenticationEnabled`. The file is read again when it changes.",
+        ),
+        "rocketmqHome": Text(
+            "The directory whose `conf/plain_acl.yml` and `conf/acl/*.yml` have the accounts.",
+            ours="If empty, `storePathRootDir`.",
+        ),
         "authenticationEnabled": Text("Only requests that a user has signed are carried out.", ours=NEWER),
         "authorizationEnabled": Text(
             "Users may do only what their rights say; super users everything.",

@@ -7,7 +7,7 @@ denies. The entries of the policy `Custom` come before those of `Default`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple, Self
 
 import attrs
@@ -270,7 +270,9 @@ def _network(text: str) -> _Network:
 
 def _is_in(source: str, networks: Iterable[_Network]) -> bool:
     try:
-        address = ip_address(source)
+        address: IPv4Address | IPv6Address = ip_address(source)
     except ValueError:
         return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
     return any(address in network for network in networks)

@@ -23,12 +23,13 @@ from ...remoting.server import ServerConnection
 from ...store.cleaning import Cleaner
 from ...store.message_store import MessageStore
 from ...world.slices import ROWS_PER_SLICE, in_slices, rows_of
+from ..answer_policies import Applied, Known, Routed
 from ..clients import Consumers
 from ..deletions import Deletions
 from ..groups import GroupConfig, GroupTable, group_name_fault
 from ..json_values import table_of
 from ..offsets import ConsumerOffsets
-from ..table_log import Applied, Known, Routed, TableLog
+from ..table_log import TableLog
 from ..topics import SINGLE_TAG, TopicConfig, TopicTable, topic_name_fault
 
 QUEUE_NUMS_MAX = 16_384

@@ -47,7 +47,7 @@ def test_the_store_gets_its_part() -> None:
     assert store.mapped_file_size_commit_log == 16 * 1024 * 1024
 
 
-@pytest.mark.parametrize("key", ["aclEnable", "enableSlaveActingMaster"])
+@pytest.mark.parametrize("key", ["enableSlaveActingMaster"])
 def test_protection_that_is_not_there_is_refused_and_not_left_out(key: str) -> None:
     """Who switched on access control or leader election must not run without it because the key is unknown here."""
     with pytest.raises(BadConfig, match=f"{key} must be false: .*\\(got 'true'\\)"):

@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from harness.simulate.scene import Node
+from ledgermq.broker.answer_policies import Applied
 from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.broker.groups import GroupConfig
-from ledgermq.broker.table_log import Applied
 from ledgermq.broker.tables import groups_event
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, open_consumer

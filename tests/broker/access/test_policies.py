@@ -85,6 +85,7 @@ def test_an_entry_with_sources_counts_only_for_requests_from_there() -> None:
 
     assert rights.refusal(wants(SUB, "T1"), "10.9.9.9") is None
     assert rights.refusal(wants(SUB, "T1"), "fd00::1") is None
+    assert rights.refusal(wants(SUB, "T1"), "::ffff:10.1.1.1") is None
     assert rights.refusal(wants(SUB, "T1"), "192.168.1.8") == NO_POLICY
     assert rights.refusal(wants(SUB, "T1"), "a name") == NO_POLICY
 

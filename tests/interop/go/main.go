@@ -201,6 +201,11 @@ func load(c command) error {
 	return nil
 }
 
+// The user in whose name producers and consumers sign; empty, so that they do not sign, unless the environment names one.
+func credentials() primitive.Credentials {
+	return primitive.Credentials{AccessKey: os.Getenv("INTEROP_USER"), SecretKey: os.Getenv("INTEROP_PASSWORD")}
+}
+
 func sender(group string, mode string) (rocketmq.Producer, error) {
 	table.Lock()
 	defer table.Unlock()
@@ -214,7 +219,8 @@ func sender(group string, mode string) (rocketmq.Producer, error) {
 		return known, nil
 	}
 	options = append(options, producer.WithNsResolver(primitive.NewPassthroughResolver(namesrv)),
-		producer.WithGroupName(name), producer.WithInstanceName(name), producer.WithSendMsgTimeout(10*time.Second))
+		producer.WithGroupName(name), producer.WithInstanceName(name), producer.WithSendMsgTimeout(10*time.Second),
+		producer.WithCredentials(credentials()))
 	made, err := rocketmq.NewProducer(options...)
 	if err != nil {
 		return nil, err
@@ -279,6 +285,7 @@ func consume(c command) error {
 		consumer.WithGroupName(c.text("group", "")),
 		consumer.WithInstance("consumer-"+strconv.Itoa(c.call)),
 		consumer.WithConsumerModel(model),
+		consumer.WithCredentials(credentials()),
 		consumer.WithConsumerOrder(kind == "orderly"),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithMaxReconsumeTimes(int32(c.number("max_reconsume", -1))),

@@ -23,6 +23,8 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -40,6 +42,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
@@ -96,6 +99,12 @@ public final class PeerDriver {
         }
     }
 
+    /** What signs the requests of producers and push consumers, if the system properties name a user. */
+    private static RPCHook signing() {
+        String user = System.getProperty("interop.user");
+        return user == null ? null : new AclClientRPCHook(new SessionCredentials(user, System.getProperty("interop.password")));
+    }
+
     // ---- producing
 
     private static DefaultMQProducer producer(Command command) throws Exception {
@@ -106,7 +115,7 @@ public final class PeerDriver {
             if (known != null) {
                 return known;
             }
-            DefaultMQProducer made = new DefaultMQProducer(group + compression);
+            DefaultMQProducer made = new DefaultMQProducer(group + compression, signing());
             made.setNamesrvAddr(namesrv);
             made.setInstanceName(group + compression);
             made.setSendMsgTimeout(10_000);
@@ -284,7 +293,7 @@ public final class PeerDriver {
             startLite(command);
             return;
         }
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.text("group", ""));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.text("group", ""), signing());
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(command.text("instance", "consumer-" + command.call));
         consumer.setPollNameServerInterval(1_000);
