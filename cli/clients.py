@@ -18,6 +18,7 @@ from ..client.errors import (
     ClientError,
     InvalidArgument,
     NoAnswer,
+    NoPermission,
     NoRoute,
     NoRouteReason,
     NotFound,
@@ -190,6 +191,8 @@ def explain(error: ClientError, namesrv: str) -> str:
         )
     if isinstance(error, NotFound):
         return error.remark
+    if isinstance(error, NoPermission) and "username cannot be null" in str(error):
+        return f"{error}\nSet $LEDGERMQ_ACCESS_KEY to your user, and $LEDGERMQ_SECRET_KEY or $LEDGERMQ_SECRET_KEY_FILE."
     if isinstance(error, NotOnline):
         return f"{error}\nNo member of the group is connected now."
     return f"{error}\n{_tls_hint(error)}".rstrip()

@@ -38,6 +38,8 @@ COMMANDS = {
     "consume": LazyCommand("consume", "Print messages."),
     "topic": LazyCommand("topic", "Topics: list, create, update, delete, show, route."),
     "group": LazyCommand("group", "Consumer groups: list, show, connections, reset, clone, redrive, create, update, delete."),
+    "user": LazyCommand("user", "Users of brokers with access control: create, update, delete, list, show."),
+    "acl": LazyCommand("acl", "What users may do: set, delete, show, list."),
     "message": LazyCommand("message", "Single messages: show, find, by-key, by-offset."),
     "cluster": LazyCommand("cluster", "Brokers: list, status."),
     "check": LazyCommand("check", "Check a cluster in one line, with the status of a Nagios plugin."),

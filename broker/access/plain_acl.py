@@ -7,7 +7,7 @@ administrators. What only reads states and positions is for every account, as in
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import attrs
 
@@ -100,7 +100,7 @@ def _list_of(value: Any, key: str) -> Sequence[Any]:
         return ()
     if not isinstance(value, list):
         raise BadAccounts(f"{key} is a list (got {type(value).__name__})")
-    return cast("list[Any]", value)
+    return value  # pyright: ignore[reportUnknownVariableType]
 
 
 @attrs.frozen

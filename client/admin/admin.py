@@ -17,6 +17,7 @@ from ...remoting.signature import Credentials
 from ...world.real import World, real_world
 from ...world.tls import ClientTls
 from ..session import open_session
+from .access import AccessAdmin
 from .groups import GroupAdmin
 from .messages import MessageAdmin
 from .servers import ServerAdmin
@@ -24,7 +25,7 @@ from .topics import TopicAdmin
 
 
 @attrs.define(eq=False)
-class Admin(TopicAdmin, GroupAdmin, MessageAdmin, ServerAdmin):
+class Admin(TopicAdmin, GroupAdmin, MessageAdmin, ServerAdmin, AccessAdmin):
     """Administers a cluster; made by `open_admin`.
 
     All calls raise `Unreachable`, `NoAnswer` or a `Refused` if a server cannot be reached, does not answer or refuses.

@@ -56,6 +56,31 @@ class GroupConnections:
 
 
 @attrs.frozen
+class User:
+    """A user of a broker, without the password."""
+
+    broker: str
+    name: str
+    is_super: bool
+    is_enabled: bool
+
+
+@attrs.frozen
+class Right:
+    """What a user of a broker may or may not do with a resource."""
+
+    broker: str
+    user: str
+    resource: str
+    """`Topic:NAME`, `Topic:BEGINNING*`, `Topic:*`, the same of `Group` and `Cluster`, or `*`."""
+    actions: tuple[str, ...]
+    allows: bool
+    sources: tuple[str, ...] = ()
+    """The addresses and networks from where requests have to come; none means all."""
+    policy: str = "Custom"
+
+
+@attrs.frozen
 class Cluster:
     """Brokers as a name server knows them."""
 

@@ -107,11 +107,14 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 
 @pytest.fixture
 def runner() -> Generator[Run]:
-    """Runs a command in this process, which must end with `status` if that is given; its output and its errors come apart."""
+    """Runs a command in this process, which must end with `status` if that is given; its output and its errors come apart.
 
-    def run(*arguments: str, status: int | None = 0, namesrv: str | None = None) -> Result:
+    What is typed is its input.
+    """
+
+    def run(*arguments: str, status: int | None = 0, namesrv: str | None = None, typed: str | None = None) -> Result:
         environment = {"LEDGERMQ_NAMESRV": namesrv or "127.0.0.1:1"}
-        result = CliRunner().invoke(main, arguments, env=environment)
+        result = CliRunner().invoke(main, arguments, env=environment, input=typed)
         assert status is None or result.exit_code == status, f"{result.output}\n{result.exception!r}"
         return result
 
