@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from functools import partial
 from typing import Any
 
 import attrs
 import trio
 from trio.abc import Listener
 
-from ..ha.classic.table_proofs import node_credentials
 from ..ha.node import ReplicationNode
 from ..native import scan_sends
 from ..remoting.dispatcher import Dispatcher, Service
@@ -29,19 +27,17 @@ from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
 from ..store.scrub import Scrubber
-from ..world.address import Address, bare_host, is_numeric_host
+from ..world.address import Address, bare_host, is_loopback_host, is_numeric_host
 from ..world.events import get_logger
 from ..world.network import Network, Stream
 from ..world.real import World, real_world
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
-from .access.account_files import AccountFiles
-from .access.audit import Audit
 from .access.control import AccessControl
+from .access.opening import access_of
 from .access.plain_acl import PlainAccessControl
 from .access.positions import Positions
-from .access.users import User
 from .admin.access import AccessAdministration
 from .admin.inspection import Inspection
 from .admin.queries import Queries
@@ -89,6 +85,7 @@ SETTLE_SECONDS = 0.3
 """The longest time that a stop or a change of role waits for puts that wait for a flush or a slave."""
 STOP_SECONDS = 0.9
 """After this time an unfinished stop is cancelled and the broker's tasks end."""
+_OPEN_TO_ALL = "whoever reaches the port may do everything: set authenticationEnabled and authorizationEnabled"
 VIP_PORT_DISTANCE = 2
 """The broker also listens on its listen port minus this number, to which old clients send."""
 
@@ -125,8 +122,6 @@ class Broker:
     tables: Tables = attrs.field(init=False)
     access: AccessControl | PlainAccessControl | None = attrs.field(init=False)
     """Checks every request; None if everybody may do everything."""
-    account_files: AccountFiles | None = None
-    """The files of accounts, with ACL 1.0."""
     table_log: TableLog = attrs.field(init=False)
     registration: Registration = attrs.field(init=False)
     pulls: PullService = attrs.field(init=False)
@@ -154,7 +149,7 @@ class Broker:
             forget_topic=self._forget_topic,
             forget_group=self.stats.forget_group,
         )
-        self.access = self._access_control()
+        self.access = access_of(self.config, self.world, self.tables.access)
         self.dispatcher.access = self.access
         self.table_log = TableLog(store=store, role=role, tables=self.tables)
         self.delay.adopt = self.table_log.adopt_topic
@@ -212,28 +207,6 @@ class Broker:
         )
         self._load_tables()
         self._register_services()
-
-    def _access_control(self) -> AccessControl | PlainAccessControl | None:
-        config = self.config
-        node = node_credentials(config.ha_secret.encode())
-        nodes = {} if node is None else {node.access_key: User(node.access_key, node.secret_key, is_super=True)}
-        if config.acl_enable:
-            self.account_files = AccountFiles(self.world.disk, f"{config.rocketmq_home or config.store_path_root_dir}/conf")
-            return PlainAccessControl(
-                accounts=self.account_files.load(),
-                nodes={**config.configured_users, **nodes},
-                cluster=config.broker_cluster_name,
-                audit=Audit(self.world.clock),
-            )
-        if not config.authentication_enabled:
-            return None
-        return AccessControl(
-            table=self.tables.access,
-            cluster=config.broker_cluster_name,
-            authorizes=config.authorization_enabled,
-            configured={**config.configured_users, **nodes},
-            audit=Audit(self.world.clock),
-        )
 
     def _load_tables(self) -> None:
         TableFiles(
@@ -389,9 +362,8 @@ class Broker:
         self.persistence.start(nursery)
         nursery.start_soon(keep_running, "housekeeping", self._keep_house)
         nursery.start_soon(keep_running, "notices to consumers", self.clients.run)
-        if self.account_files is not None and isinstance(self.access, PlainAccessControl):
-            watch = partial(self.account_files.watch, self.access, self.world.workers)
-            nursery.start_soon(keep_running, "reading of changed accounts", watch)
+        if isinstance(self.access, PlainAccessControl):
+            nursery.start_soon(keep_running, "reading of changed accounts", self.access.watch)
         await nursery.start(self.registration.run)
 
     def monitoring(self, turns: LoopTurns, latencies: Latencies) -> Monitoring:
@@ -530,6 +502,8 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
             async with pages, trio.open_nursery() as nursery:
                 await broker.start(nursery, listeners)
                 events.info("broker_started", address=broker.address, store=config.store_path_root_dir)
+                if broker.access is None and not (is_loopback_host(config.bind_address) or config.tls.requires_certificates):
+                    events.warning("access_not_controlled", bind_address=config.bind_address or "all", reason=_OPEN_TO_ALL)
                 try:
                     yield broker
                 finally:

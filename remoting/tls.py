@@ -92,6 +92,11 @@ class TlsSettings:
         """Whether connections that this process opens are to be encrypted."""
         return self._is_on("tls.enable")
 
+    @property
+    def requires_certificates(self) -> bool:
+        """Whether a server takes connections of clients with certificates only."""
+        return self.given.get("tls.server.need.client.auth") == "require"
+
     def server(self) -> ServerTls:
         """The settings of a server.
 

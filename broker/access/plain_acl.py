@@ -6,7 +6,7 @@ administrators. What only reads states and positions is for every account, as in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import attrs
@@ -148,6 +148,8 @@ class PlainAccessControl:
     """Other nodes of the group, by the names with which they sign."""
     cluster: str
     audit: Audit
+    watch: Callable[[], Awaitable[None]] = attrs.field(init=False)
+    """Replaces the accounts when their files change, until cancelled."""
 
     def refusal(self, connection: ServerConnection, request: RemotingCommand) -> RequestRefused | None:
         if request.code in OPEN_CODES:

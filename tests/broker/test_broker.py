@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from ledgermq.remoting.channel import Channel, connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, wire_fields
 from ledgermq.store.errors import StoreInUse
+from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
 from ledgermq.testing.sim.world import sim_world
 from ledgermq.world.network import Address
@@ -223,3 +225,21 @@ async def test_an_ipv6_address_is_given_out_in_brackets(tmp_path: Path, given: s
         assert broker.address == f"[fe80::7]:{broker.port}"
         assert broker.ha_address.startswith("[fe80::7]:")
         assert len(broker.store.store_host) == 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [
+        ({"bind_address": ""}, True),
+        ({"bind_address": "127.0.0.1"}, False),
+        ({"bind_address": "", "authentication_enabled": True}, False),
+    ],
+)
+async def test_a_broker_that_everybody_may_reach_and_use_says_so(
+    tmp_path: Path, settings: dict[str, Any], *, warns: bool
+) -> None:
+    with capture_logs() as logs:
+        async with open_desk(tmp_path, **settings):
+            pass
+
+    assert [line["event"] for line in logs].count("access_not_controlled") == warns
