@@ -7,6 +7,7 @@ denies. The entries of the policy `Custom` come before those of `Default`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple, Self
 
@@ -269,10 +270,14 @@ def _network(text: str) -> _Network:
 
 
 def _is_in(source: str, networks: Iterable[_Network]) -> bool:
+    address = _address(source)
+    return address is not None and any(address in network for network in networks)
+
+
+@lru_cache(maxsize=4096)
+def _address(source: str) -> IPv4Address | IPv6Address | None:
     try:
-        address: IPv4Address | IPv6Address = ip_address(source)
+        address = ip_address(source)
     except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return any(address in network for network in networks)
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address

@@ -40,6 +40,12 @@ from ledgermq.testing.embedded import StartedEmbedded, start_embedded
 ROOT = Path(__file__).parents[2]
 NAMESRV = "127.0.0.1:9876"
 """The address in the documentation."""
+SECURED = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": '{"username":"admin","password":"swordfish"}',
+}
+"""The settings of a broker with the first user of the documentation."""
 SECONDS_MAX = 120
 MESSAGES = 8
 
@@ -76,6 +82,10 @@ def blocks_of(text: str) -> list[Block]:
 @contextmanager
 def cluster_for(text: str) -> Generator[StartedEmbedded]:
     """The cluster that a page is about; of a DLedger group, the first node leads."""
+    if text.startswith("---\ncluster: secured\n---\n"):
+        with start_embedded(settings=SECURED) as cluster:
+            yield cluster
+        return
     found = re.match(r"---\ncluster: dledger (\d+)\n---\n", text)
     if not found:
         with start_embedded() as cluster:
