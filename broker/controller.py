@@ -33,12 +33,13 @@ from ..world.events import get_logger
 from ..world.network import Network
 from ..world.real import World
 from ..world.supervision import keep_running
+from .answer_policies import Decided
 from .classic import ClassicReplication, ha_settings
 from .config import BrokerConfig, parse_addresses
 from .persistence import Persistence
 from .replication import A_SEGMENT, RETRY_SECONDS
 from .role import LiveRole, Role, RoleState
-from .table_log import Decided, TableLog
+from .table_log import TableLog
 from .tables import Tables
 
 log = get_logger(__name__)
@@ -105,7 +106,8 @@ class ControllerReplication(ClassicReplication[ElectedNode]):
         while self._wanted is decision:
             try:
                 with trio.move_on_after(ASK_MASTER_SECONDS):
-                    async with connected(Address.parse(decision.master_address), network=self.network) as channel:
+                    address, credentials = Address.parse(decision.master_address), self.config.node_credentials
+                    async with connected(address, network=self.network, credentials=credentials) as channel:
                         answer = await channel.call(RemotingCommand(RequestCode.EXCHANGE_BROKER_HA_INFO), ASK_MASTER_SECONDS)
                     if answer.code == ResponseCode.SUCCESS and (found := answer.ext.get("masterHaAddress")):
                         if self._wanted is decision:

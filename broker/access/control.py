@@ -20,8 +20,8 @@ from .demands import demands_of, named
 from .policies import NO_POLICY, SUB, TOPIC, Demand
 from .users import AccessTable, User, subject_of
 
-OPEN_CODES = frozenset((int(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE),))
-"""Requests that nobody signs: name servers only make a slave ask them again."""
+OPEN_CODES = frozenset((RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, RequestCode.NOTIFY_BROKER_ROLE_CHANGED))
+"""Requests that nobody signs: notices of name servers and controllers, which only make a broker ask them itself."""
 
 
 @attrs.define(eq=False, repr=False, kw_only=True)

@@ -132,6 +132,7 @@ ASKED: Mapping[int, _Read] = {
     Code.UNLOCK_BATCH_MQ: _locks,
     Code.FENCE_PRODUCER: _nothing,
     Code.NOTIFY_MIN_BROKER_ID_CHANGE: _nothing,
+    Code.NOTIFY_BROKER_ROLE_CHANGED: _nothing,
     # topics and groups
     Code.UPDATE_AND_CREATE_TOPIC: _of_fields(_topic("topic", CREATE)),
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _created(TOPIC, "topicName", "topicConfigList"),
@@ -170,6 +171,8 @@ ASKED: Mapping[int, _Read] = {
     Code.GET_BROKER_CONFIG: _READS,
     Code.GET_BROKER_RUNTIME_INFO: _READS,
     Code.GET_BROKER_HA_STATUS: _READS,
+    Code.GET_BROKER_EPOCH_CACHE: _READS,
+    Code.EXCHANGE_BROKER_HA_INFO: _READS,
     Code.GET_ALL_CONSUMER_OFFSET: _READS,
     Code.GET_ALL_DELAY_OFFSET: _READS,
     Code.GET_PRODUCER_CONNECTION_LIST: _READS,

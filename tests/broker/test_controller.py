@@ -9,18 +9,25 @@ import attrs
 import pytest
 import trio
 
+from ledgermq.broker.access.demands import ASKED
 from ledgermq.broker.broker import Broker
 from ledgermq.broker.role import Role
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.ha.controller.node import ElectedNode
 from ledgermq.message.message import Message
+from ledgermq.remoting.channel import connected
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.embedded import OpenEmbedded, open_virtual
+from ledgermq.world.network import Address
 
 from ..ha.controller.scripted import NAME, PORT, ScriptedController, scripted_controller
+from .access.scene import ADMIN, BOOTSTRAP
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
 
+SECURED = {"authenticationEnabled": "true", "authorizationEnabled": "true", "initAuthenticationUser": BOOTSTRAP}
 SETTINGS = {"brokerName": NAME, "enableControllerMode": "true", "controllerAddr": f"10.0.0.1:{PORT}"}
 
 
@@ -184,3 +191,19 @@ async def test_without_a_controller_a_master_goes_on_as_long_as_its_set_does() -
         await send(producer, "still")
 
         assert two.broker(1).role.takes_puts
+
+
+async def test_users_are_known_to_the_master_that_is_elected_next() -> None:
+    """With access control the replica signs what it asks the master, and nobody signs the controller's notices."""
+    async with group(**SECURED, haSecret="s") as two:
+        two.controller.elect(1)
+        await until(lambda: two.controller.members == frozenset({1, 2}))
+        assert two.broker(1).dispatcher.codes - ASKED.keys() == {RequestCode.GET_ALL_ACCESS}
+        request = RemotingCommand(RequestCode.AUTH_CREATE_USER, {"username": "alice"}, b'{"password":"hush"}')
+        address = Address.parse(two.address(1))
+        async with connected(address, network=two.cluster.world.network, credentials=ADMIN) as channel:
+            assert (await channel.call(request, 5)).code == ResponseCode.SUCCESS
+        two.controller.elect(2)
+        await until(lambda: two.broker(2).role.takes_puts)
+
+        assert two.broker(2).tables.access.users.keys() == {"alice"}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from ledgermq.broker.access.demands import ASKED, SUPER_ONLY, demands_of
 from ledgermq.broker.access.policies import Demand
@@ -13,6 +14,7 @@ from ledgermq.message.json import dumps
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.errors import RequestRefused
+from ledgermq.testing.embedded import open_virtual
 
 from ..desk import open_desk
 
@@ -27,6 +29,11 @@ async def test_every_request_that_a_broker_answers_has_a_row(tmp_path: Path) -> 
     """Only the table with the passwords of all users has none, which leaves it to super users and nodes."""
     async with open_desk(tmp_path) as desk:
         assert desk.broker.dispatcher.codes - ASKED.keys() == {RequestCode.GET_ALL_ACCESS}
+
+
+async def test_so_has_every_request_of_a_dledger_group(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_virtual(mode="dledger", nodes=3) as cluster:
+        assert cluster.brokers[0].dispatcher.codes - ASKED.keys() == {RequestCode.GET_ALL_ACCESS}
 
 
 def test_a_request_without_a_row_is_for_super_users() -> None:
