@@ -182,7 +182,7 @@ async def test_a_promoted_slave_has_every_change_that_its_log_has(tmp_path: Path
         await master.broker.table_log.append_gathered()
         end = master.broker.store.log.max_offset
         await until(lambda: slave.broker.store.dispatcher.dispatched_offset == end)
-        shutil.copytree(tmp_path / "s", tmp_path / "promoted")
+        shutil.copytree(tmp_path / "s", tmp_path / "promoted", ignore=shutil.ignore_patterns("*.tmp"))
     async with open_desk(tmp_path / "promoted", broker_role="SYNC_MASTER") as desk:
         broker = desk.broker
         assert broker.topics.get("T") == TopicConfig("T", 5, 5, 4)

@@ -6,7 +6,6 @@ import pytest
 import trio
 
 from harness.simulate.scene import Node
-from ledgermq.broker.answer_policies import Applied
 from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.tables import groups_event
@@ -18,7 +17,6 @@ from ledgermq.message.message import Message
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
-from ledgermq.remoting.errors import RequestRefused
 from ledgermq.testing.history import End
 from ledgermq.world.network import Address
 
@@ -83,28 +81,6 @@ def test_a_leader_that_hands_over_does_not_confirm_what_is_not_in_the_log() -> N
         grouped = await ask(group, master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"late"}')
         group.fabric.heal()
         assert (created.code, grouped.code) == (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_ERROR)
-
-    scenario(story)
-
-
-def test_a_leader_that_was_deposed_while_it_carried_out_a_request_does_not_confirm_it() -> None:
-    """A reset goes on in later turns of the event loop; what it changed after the node stopped leading is in no log."""
-
-    async def story(group: Group) -> None:
-        leader = await group.master()
-        assert leader.broker is not None
-        tables = leader.broker.table_log
-        settling = Applied(tables, gathered=True)
-        leader.broker.offsets.reset("g", "T", 0, 0)
-        settled = settling.settling()
-        assert settled is not None
-        group.fabric.part([leader.machine.host], [node.machine.host for node in group.nodes if node is not leader])
-        with trio.fail_after(5):
-            while leader.broker.role.takes_puts:  # noqa: ASYNC110 - virtual time
-                await trio.sleep(0.01)
-        with pytest.raises(RequestRefused, match="whether the change was made is unknown: the broker is a candidate"):
-            await settled()
-        group.fabric.heal()
 
     scenario(story)
 

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from ledgermq.broker.errors import BadAccountFile
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.signature import Credentials
-from ledgermq.testing.logs import capture_logs
 
-from ..desk import Desk, Peer, open_desk, until
+from ..desk import Desk, Peer, open_desk
 
 SECRET = "shared"  # noqa: S105 - of the test
 ADMIN, ALICE = Credentials("rocketmq2", "12345678"), Credentials("RocketMQ", "87654321")
@@ -140,60 +138,6 @@ async def test_a_message_is_read_by_its_position_only_with_the_right_to_its_topi
 
         alice, admin = desk.peer(ALICE), desk.peer(ADMIN)
         assert (code(alice, "topicB"), code(alice, "topicD"), code(admin, "topicD")) == (0, 1, 0)
-
-
-async def test_changed_files_count_within_a_second_or_two(tmp_path: Path) -> None:
-    """One in `acl/`, too; what cannot be read changes nothing, and is logged."""
-    async with open_plain(tmp_path) as desk:
-        carol = desk.peer(Credentials("carol-one", "abcdefgh"))
-        assert remark(carol) == "No acl config for carol-one"
-        more = tmp_path / "conf" / "acl" / "more.yml"
-        more.write_text("accounts: [{accessKey: carol-one, secretKey: abcdefgh, defaultTopicPerm: PUB}]\n")
-        await until(lambda: not remark(carol))
-
-        with capture_logs() as logs:
-            more.write_text("accounts: [{accessKey: carol-one, secretKey: secretword, admin: tr")
-            await until(lambda: [line for line in logs if line["event"] == "accounts_not_reloaded"])
-        assert not remark(carol)
-        assert "secretword" not in str(logs)
-
-        more.unlink()
-        await until(lambda: remark(carol) == "No acl config for carol-one")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("accounts: {", "not YAML in line"),
-        ("- a list", "the content is list"),
-        ("accounts: 5", "accounts is a list"),
-        ("accounts: [5]", "an account is int"),
-        ("accounts: [{accessKey: short, secretKey: '12345678'}]", "more than 6 characters"),
-        ("accounts: [{accessKey: rocketmq, secretKey: '12345678', topicPerms: [x]}]", "NAME=PERM"),
-        ("globalWhiteRemoteAddresses: [nowhere]", "white list"),
-        ("accounts: [{accessKey: rocketmq, secretKey: '12345678'}, {accessKey: rocketmq, secretKey: '12345678'}]", "twice"),
-    ],
-)
-async def test_a_broker_does_not_start_with_a_file_that_cannot_be_read(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.RaisesGroup(pytest.RaisesExc(BadAccountFile, match=said), flatten_subgroups=True) as refused:
-        async with open_plain(tmp_path, text):
-            pass
-
-    assert "12345678" not in repr(refused.value)
-
-
-async def test_a_broker_does_not_start_without_the_file(tmp_path: Path) -> None:
-    with pytest.RaisesGroup(pytest.RaisesExc(BadAccountFile, match="missing"), flatten_subgroups=True):
-        async with open_desk(tmp_path, acl_enable=True):
-            pass
-
-
-async def test_the_files_may_be_in_rocketmqs_home(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    (home / "conf").mkdir(parents=True)
-    (home / "conf" / "plain_acl.yml").write_text(FILE)
-    async with open_desk(tmp_path / "store", acl_enable=True, rocketmq_home=str(home)) as desk:
-        assert remark(desk.peer(Credentials("stranger", "x"))) == "No acl config for stranger"
 
 
 async def test_nodes_with_the_secret_are_administrators(tmp_path: Path) -> None:

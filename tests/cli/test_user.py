@@ -1,42 +1,14 @@
-"""Users and their rights from the command line."""
+"""Users from the command line, and the credentials of commands."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import Result
 
-from ledgermq.testing.embedded import StartedEmbedded, start_embedded
+from .secured import SECURED, Run, cluster, rows, run
 
-Run = Callable[..., Result]
-SECURED = {
-    "authenticationEnabled": "true",
-    "authorizationEnabled": "true",
-    "initAuthenticationUser": json.dumps({"username": "admin", "password": "swordfish"}),
-}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[StartedEmbedded]:
-    with start_embedded(settings=SECURED) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def run(runner: Run, cluster: StartedEmbedded, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command as the administrator, whose credentials are in the environment."""
-    monkeypatch.setenv("LEDGERMQ_ACCESS_KEY", "admin")
-    monkeypatch.setenv("LEDGERMQ_SECRET_KEY", "swordfish")
-    return lambda *arguments, **options: runner(*arguments, namesrv=cluster.namesrv, **options)
-
-
-def rows(result: Result) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(result.stdout)
-    return found
+__all__ = ["cluster", "run"]
 
 
 def test_a_user_is_created_changed_shown_and_deleted(run: Run, tmp_path: Path) -> None:
@@ -63,43 +35,6 @@ def test_a_user_is_created_changed_shown_and_deleted(run: Run, tmp_path: Path) -
     assert "say what to change" in run("user", "update", "root", status=2).stderr
     file.write_text("\n")
     assert "has no password" in run("user", "create", "empty", "--password-file", str(file), status=2).stderr
-
-
-def test_rights_are_set_listed_and_taken_away(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "password"
-    file.write_text("hush")
-    run("user", "create", "bob", "--password-file", str(file))
-
-    said = run("acl", "set", "bob", "Topic:orders", "pub,Sub", "--source", "10.0.0.0/8").stdout
-    run("acl", "set", "bob", "Group:g*", "Sub", "--deny")
-    shown = rows(run("acl", "show", "bob", "--json"))
-    assert said == "bob may pub, Sub Topic:orders on broker-a\n"
-    assert shown == [
-        {
-            "broker": "broker-a",
-            "user": "bob",
-            "resource": "Topic:orders",
-            "actions": ["Pub", "Sub"],
-            "decision": "allow",
-            "sources": ["10.0.0.0/8"],
-            "policy": "custom",
-        },
-        {
-            "broker": "broker-a",
-            "user": "bob",
-            "resource": "Group:g*",
-            "actions": ["Sub"],
-            "decision": "deny",
-            "sources": [],
-            "policy": "custom",
-        },
-    ]
-    assert rows(run("acl", "list", "--resource", "Group", "--json")) == shown[1:]
-    run("acl", "delete", "bob", "Group:g*", "--yes")
-    assert rows(run("acl", "show", "bob", "--json")) == shown[:1]
-    run("acl", "delete", "bob", "--yes")
-    assert "bob has no rights" in run("acl", "show", "bob").stderr
-    assert "a resource type is one of" in run("acl", "set", "bob", "Queue:x", "Pub", status=1).stderr
 
 
 def test_commands_are_refused_without_credentials(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
