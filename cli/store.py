@@ -11,7 +11,7 @@ import attrs
 import click
 
 from ..ha.dledger.offline import all_log_files, look_at_entry
-from ..message.control import CONTROL_TOPIC
+from ..message.control import ACCESS_CHANGED, CONTROL_TOPIC, KIND_PROPERTY
 from ..message.flags import COMPRESSED
 from ..message.layout import decode_record
 from ..store.cutting import Losses, accept_missing, cut_log, losses_of
@@ -78,6 +78,8 @@ def dump(store: str, topic: str | None, queue_id: int | None, begin: int, count_
         records = _of_queue(store, topic, queue_id, records)
     for record in itertools.islice(records, count_max):
         message = decode_record(record.bytes)
+        if message.properties.get(KIND_PROPERTY) == ACCESS_CHANGED and message.topic == CONTROL_TOPIC:
+            message = attrs.evolve(message, body=b"(with passwords, not shown)")
         if as_json:
             print_json(stored_fields(message))
             continue

@@ -128,3 +128,16 @@ def test_ledgers_are_dumped_and_verified_and_never_cut(start: Callable[..., Ledg
         assert [json.loads(line)["body"] for line in dumped] == ["one", "two", "three"]
         refused = runner("store", "cut", report["store"], "--at", "0", "--yes", status=1)
         assert "has a ledger of a DLedger group" in refused.output
+
+
+def test_a_dump_of_events_shows_no_password(start: Callable[..., Ledgermq], runner: Run, tmp_path: Path) -> None:
+    """Without access control the log has the users that are created, too."""
+    cluster = start("up", "--port", "0", "--broker-port", "0", "--store", str(tmp_path))
+    address = cluster.wait_for(r"name server +(\S+:\d+)\n")[1]
+    (tmp_path / "secret").write_text("swordfish")
+    runner("user", "create", "alice", "--password-file", str(tmp_path / "secret"), namesrv=address)
+    assert cluster.stop() == 0
+
+    dumped = runner("store", "dump", str(tmp_path / "broker-a"), "--topic", "rmq_sys_ledgermq_control", "--json").stdout
+    assert "(with passwords, not shown)" in dumped
+    assert "swordfish" not in dumped
