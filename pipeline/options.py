@@ -6,7 +6,6 @@ unknown option is an error, so that a misspelt one is noticed.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -16,7 +15,6 @@ from typing import TypeVar
 import attrs
 
 from ..message.message import MessageQueue
-from ..remoting.credentials import credentials_from
 from ..remoting.signature import Credentials
 from ..world.address import Address
 from .errors import SECRET_OPTIONS, BadOption
@@ -353,10 +351,7 @@ def _servers(given: _Given) -> Servers:
 def _credentials(given: _Given) -> Credentials | None:
     access_key, secret_key, token = (given.text(name) for name in ACL_OPTIONS)
     if access_key is None and secret_key is None and token is None:
-        try:
-            return credentials_from(os.environ)  # of the driver; the workers get what it has read
-        except ValueError as error:
-            raise BadOption("accessKey", None, str(error)) from error
+        return None
     if access_key is None or secret_key is None:
         missing = "accessKey" if access_key is None else "secretKey"
         raise BadOption(missing, None, "'accessKey' and 'secretKey' are given together or not at all")

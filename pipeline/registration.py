@@ -58,10 +58,11 @@ def register_views(spark: SparkSession, source: Mapping[str, str], pattern: str 
     register(spark)
     from .catalog import is_system_topic
     from .columns import chosen, ddl
+    from .environment import signed
     from .options import read_options
     from .reading import open_catalog
 
-    options = read_options({**source, "subscribePattern": pattern}, streaming=False)
+    options = read_options(signed({**source, "subscribePattern": pattern}), streaming=False)
     catalog = open_catalog(options)
     try:
         topics = [each for each in catalog.topics() if not is_system_topic(each) and re.fullmatch(pattern, each)]

@@ -42,20 +42,22 @@ class LedgermqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from .batch_reader import LedgermqReader, PruningReader
         from .columns import projected
+        from .environment import signed
         from .options import read_options
         from .reading import fields_of
 
-        options = read_options(self.options, streaming=False)
+        options = read_options(signed(self.options), streaming=False)
         kind = PruningReader if options.push_filters and options.content.style == "ledgermq" else LedgermqReader
         return kind(options, projected(options.content, fields_of(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
         from .columns import projected
+        from .environment import signed
         from .options import read_options
         from .reading import fields_of
         from .stream import LedgermqStreamReader
 
-        options = read_options(self.options, streaming=True)
+        options = read_options(signed(self.options), streaming=True)
         return LedgermqStreamReader(options, projected(options.content, fields_of(schema)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -78,10 +80,11 @@ class LedgermqDataSource(DataSource):
 
     def _writing(self, schema: StructType) -> tuple[WriteOptions, Rows]:
         from .columns import check_writable
+        from .environment import signed
         from .options import write_options
         from .outgoing import Rows
         from .reading import fields_of
 
-        options = write_options(self.options)
+        options = write_options(signed(self.options))
         columns = check_writable(fields_of(schema), has_topic=options.topic is not None)
         return options, Rows(columns, options.topic, options.message_bytes_max, options.allow_null_body)

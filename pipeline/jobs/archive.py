@@ -24,6 +24,7 @@ from ...message.message import MessageQueue
 from ...message.numbers import is_digits
 from ..catalog import Catalog, Losses, look_up, report_losses, resolve
 from ..columns import Column, chosen
+from ..environment import signed
 from ..errors import BadOption, CorruptFile
 from ..offsets import Offsets, from_json, to_json
 from ..options import ReadOptions, Stores, read_options
@@ -84,7 +85,7 @@ def archive(spark: SparkSession, source: Source, to: str, *, watch: bool = False
     """
     if compression not in ("zstd", "snappy", "none"):
         raise BadOption("compression", compression, "zstd, snappy or none is expected")
-    options = read_options(source, streaming=False)
+    options = read_options(signed(source), streaming=False)
     total = Archived(0, 0, 0, 0)
     place = Destination.of(to)
     place.check(options)

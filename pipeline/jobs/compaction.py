@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ..catalog import batch_offsets
+from ..environment import signed
 from ..errors import BadOption, CorruptFile
 from ..offsets import Offsets, assignment, from_json, to_json
 from ..options import read_options
@@ -74,7 +75,7 @@ def compact_to(spark: SparkSession, source: Source, to: str, *, by: str = "keys"
     check_replaceable(to)
     directory = _Directory.of(spark, to)
     directory.finish()
-    options = read_options(source, streaming=False)
+    options = read_options(signed(source), streaming=False)
     with closing(open_catalog(options)) as catalog:
         _, end = batch_offsets(catalog, options, directory.read_up_to())
     others = {key: value for key, value in source.items() if not key.lower().startswith(_REPLACED if end else "ending")}

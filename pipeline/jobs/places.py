@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...world.disk import RealDisk
+from ..environment import signed
 from ..errors import BadOption
 from ..storage import local_path
 
@@ -69,7 +70,7 @@ def send_again(target: Mapping[str, str]) -> Generator[None]:
     checkpoint = target.get("checkpointLocation")
     with sole_user(checkpoint):
         if checkpoint is not None:
-            Notes.of(write_options(target)).reopen_job()
+            Notes.of(write_options(signed(target))).reopen_job()
         yield
 
 

@@ -124,19 +124,3 @@ def test_an_error_does_not_show_a_secret() -> None:
 
     assert "hush" not in str(refused.value)
     assert "other" not in str(refused.value).replace("the other value", "")
-
-
-def test_the_driver_reads_credentials_from_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers get them with the place that they read; options count more."""
-    monkeypatch.setenv("LEDGERMQ_ACCESS_KEY", "alice")
-    with pytest.raises(BadOption, match="LEDGERMQ_SECRET_KEY"):
-        read_options({"nameServer": "h:1", "subscribe": "T"}, streaming=False)
-    monkeypatch.setenv("LEDGERMQ_SECRET_KEY", "hush")
-
-    def found(**given: str) -> Credentials | None:
-        place = read_options({"nameServer": "h:1", "subscribe": "T", **given}, streaming=False).place
-        assert isinstance(place, Servers)
-        return place.credentials
-
-    assert found() == Credentials("alice", "hush")
-    assert found(accessKey="bob", secretKey="b") == Credentials("bob", "b")

@@ -102,16 +102,16 @@ def test_lists_of_topics_and_groups_ask_for_each() -> None:
     assert asked(200, None, {"groupName": "g"}) == ["Group:g=Create"]
 
 
-@pytest.mark.parametrize(
-    ("code", "body"),
-    [
-        (34, {"consumerDataSet": {}}),
-        (34, {"consumerDataSet": [{}]}),
-        (41, {"mqSet": []}),
-        (18, {"topicConfigList": [1]}),
-        (200, []),
-    ],
-)
+UNREADABLE: list[tuple[int, Any]] = [
+    (34, {"consumerDataSet": {}}),
+    (34, {"consumerDataSet": [{}]}),
+    (41, {"mqSet": []}),
+    (18, {"topicConfigList": [1]}),
+    (200, []),
+]
+
+
+@pytest.mark.parametrize(("code", "body"), UNREADABLE)
 def test_a_body_that_cannot_be_read_is_refused(code: int, body: Any) -> None:
     with pytest.raises(RequestRefused, match="body"):
         asked(code, None, body)

@@ -145,18 +145,26 @@ def test_only_users_with_a_name_have_rights(subject: str) -> None:
         checked_subject(subject)
 
 
+def a_resource(kind: str, name: str, end: str) -> str:
+    return f"{kind}:{name}{end}" if name or end else f"{kind}:*"
+
+
+def an_entry(resource: str, actions: list[str], allows: bool) -> Entry:
+    return Entry(Resource.parse(resource), tuple(actions), allows)
+
+
 NAMES = st.text("ab", max_size=3)
 RESOURCES = st.one_of(
     st.just("*"),
     st.builds(
-        lambda kind, name, end: f"{kind}:{name}{end}" if name or end else f"{kind}:*",
+        a_resource,
         st.sampled_from(["Topic", "Group"]),
         NAMES,
         st.sampled_from(["", "*"]),
     ),
 )
 ENTRIES = st.builds(
-    lambda resource, actions, allows: Entry(Resource.parse(resource), tuple(actions), allows),
+    an_entry,
     RESOURCES,
     st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=2),
     st.booleans(),

@@ -112,26 +112,26 @@ async def test_rights_are_added_replaced_listed_and_taken_away(desk: Desk, admin
     assert admin.ask(DELETE_ACL, {"subject": "User:alice"}).remark == "The acl is not exist."
 
 
-@pytest.mark.parametrize(
-    ("code", "ext", "body", "said"),
-    [
-        (CREATE, {}, {"password": "x"}, "username is blank"),
-        (CREATE, {"username": "a b"}, {"password": "x"}, "printable"),
-        (CREATE, {"username": "alice"}, {}, "password can not be blank"),
-        (UPDATE, {"username": "nobody"}, {"password": "x"}, "not exist"),
-        (CREATE_ACL, {"subject": "User:nobody"}, {"policies": [{"entries": []}]}, "policies is empty"),
-        (CREATE_ACL, {"subject": "alice"}, {"policies": []}, "User:NAME"),
-        (
-            CREATE_ACL,
-            {"subject": "User:nobody"},
-            {"policies": [{"entries": [{"resource": "*", "actions": ["All"], "decision": "Allow"}]}]},
-            "The subject of User:nobody is not exist.",
-        ),
-        (CREATE_ACL, {"subject": "User:admin"}, {"policies": 5}, "int"),
-        (DELETE_ACL, {"subject": "User:admin"}, None, "not exist"),
-        (GET_ACL, {"subject": "admin"}, None, "User:NAME"),
-    ],
-)
+REFUSED: list[tuple[int, dict[str, Any], Any, str]] = [
+    (CREATE, {}, {"password": "x"}, "username is blank"),
+    (CREATE, {"username": "a b"}, {"password": "x"}, "printable"),
+    (CREATE, {"username": "alice"}, {}, "password can not be blank"),
+    (UPDATE, {"username": "nobody"}, {"password": "x"}, "not exist"),
+    (CREATE_ACL, {"subject": "User:nobody"}, {"policies": [{"entries": []}]}, "policies is empty"),
+    (CREATE_ACL, {"subject": "alice"}, {"policies": []}, "User:NAME"),
+    (
+        CREATE_ACL,
+        {"subject": "User:nobody"},
+        {"policies": [{"entries": [{"resource": "*", "actions": ["All"], "decision": "Allow"}]}]},
+        "The subject of User:nobody is not exist.",
+    ),
+    (CREATE_ACL, {"subject": "User:admin"}, {"policies": 5}, "int"),
+    (DELETE_ACL, {"subject": "User:admin"}, None, "not exist"),
+    (GET_ACL, {"subject": "admin"}, None, "User:NAME"),
+]
+
+
+@pytest.mark.parametrize(("code", "ext", "body", "said"), REFUSED)
 async def test_what_makes_no_user_and_no_right_is_refused(
     admin: Peer, code: int, ext: dict[str, Any], body: Any, said: str
 ) -> None:
