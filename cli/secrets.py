@@ -1,4 +1,4 @@
-"""The secret of a group, from where it is not seen: a file of its own, or the environment."""
+"""Secrets of servers, from where they are not seen: files of their own, or the environment."""
 
 from __future__ import annotations
 
