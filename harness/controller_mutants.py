@@ -14,14 +14,14 @@ from .outcome import Outcome
 from .simulate.controller import simulate_controller
 
 
-def _elect_one_outside(original: Any) -> Callable[..., Any]:
+def elect_one_outside(original: Any) -> Callable[..., Any]:
     def elect(one: Any, situation: Any, **without: Any) -> Any:
         return original(msgspec.structs.replace(one, in_sync=frozenset(one.replicas)), situation, **without)
 
     return elect
 
 
-def _judge_at_once(_: Any) -> Callable[..., None]:
+def judge_at_once(_: Any) -> Callable[..., None]:
     return lambda *_: None
 
 
@@ -33,7 +33,7 @@ def _accept_a_stale_set(original: Any) -> Callable[..., Any]:
     return decide
 
 
-def _keep_those_who_crashed(_: Any) -> Callable[..., list[Any]]:
+def keep_those_who_crashed(_: Any) -> Callable[..., list[Any]]:
     return lambda *_: list[Any]()
 
 
@@ -46,10 +46,10 @@ def _keep_the_epoch(original: Any) -> Callable[..., Any]:
 
 
 CONTROLLER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], Outcome]], ...] = (
-    ("controller: elect one outside the set", decisions, "elect", _elect_one_outside, simulate_controller),
-    ("controller: a fresh leader judges at once", Liveness, "begin", _judge_at_once, simulate_controller),
+    ("controller: elect one outside the set", decisions, "elect", elect_one_outside, simulate_controller),
+    ("controller: a fresh leader judges at once", Liveness, "begin", judge_at_once, simulate_controller),
     ("controller: accept a stale set", decisions, "decide_alteration", _accept_a_stale_set, simulate_controller),
-    ("controller: keep those who crashed", decisions, "_after_restart", _keep_those_who_crashed, simulate_controller),
+    ("controller: keep those who crashed", decisions, "_after_restart", keep_those_who_crashed, simulate_controller),
     ("controller: keep the epoch", decisions, "mastership", _keep_the_epoch, simulate_controller),
 )
 """Name, class or module, attribute, the function that makes the faulty replacement, and the simulator that must find it."""

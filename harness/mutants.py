@@ -46,6 +46,7 @@ from ledgermq.world.events import ROOT_LOGGER
 from .client_mutants import CLIENT_BUGS, WIDE_BUGS, end_a_reset_with_the_first_who_follows
 from .controller_mutants import CONTROLLER_BUGS
 from .dledger_mutants import DLEDGER_BUGS
+from .elected_mutants import ELECTED_BUGS
 from .numbered_mutants import NUMBERED_BUGS
 from .outcome import Outcome
 from .pair_mutants import PAIR_BUGS
@@ -399,6 +400,7 @@ MUTANTS = (
     *(Mutant(*planted) for planted in NUMBERED_BUGS),
     *(Mutant(*planted) for planted in TABLE_BUGS),
     *(Mutant(*planted) for planted in CONTROLLER_BUGS),
+    *(Mutant(*planted) for planted in ELECTED_BUGS),
 )
 
 

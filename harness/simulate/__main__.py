@@ -21,6 +21,7 @@ from .cluster import simulate_cluster
 from .controller import simulate_controller
 from .cores import simulate_cores
 from .dledger import simulate_dledger
+from .elected import simulate_elected
 from .store import simulate_store
 
 VIOLATIONS_SHOWN_MAX = 5
@@ -31,13 +32,15 @@ FLOORS: dict[str, Callable[[int], Outcome]] = {
     "store": simulate_store,
     "cluster": simulate_cluster,
     "dledger": simulate_dledger,
+    "elected": simulate_elected,
 }
 """The simulators by name, which are called floors. `cores`, `controller` and `raft` run pure cores; `store` runs
-one store through crashes; `cluster` (classic mode) and `dledger` run name servers, brokers, clients and their network."""
+one store through crashes; `cluster` (classic mode), `dledger` and `elected` (controller mode) run name servers, brokers,
+clients and their network."""
 CLUSTER_EVERY = 5
 """Without `--floor`, every fifth seed also runs on the floor `cluster`, which takes twice as long as `store`."""
-DLEDGER_EVERY = 10
-"""Without `--floor`, every tenth seed also runs on the floor `dledger`, where a seed takes two to four seconds."""
+ELECTING_EVERY = 10
+"""Without `--floor`, every tenth seed also runs on the floors `dledger` and `elected`, two to four seconds on each."""
 
 
 def report(outcome: Outcome, floor: str, seed: int) -> str:
@@ -94,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs += [("raft", seed) for seed in seeds]
         runs += [("store", seed) for seed in seeds]
         runs += [("cluster", seed) for seed in seeds if seed % CLUSTER_EVERY == 0]
-        runs += [("dledger", seed) for seed in seeds if seed % DLEDGER_EVERY == 0]
+        runs += [("dledger", seed) for seed in seeds if seed % ELECTING_EVERY == 0]
+        runs += [("elected", seed) for seed in seeds if seed % ELECTING_EVERY == 0]
     return 1 if run_seeds(runs, trace=chosen.trace) else 0
 
 

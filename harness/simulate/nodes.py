@@ -194,14 +194,14 @@ class NodesRun(ABC, Generic[Draw]):
             await trio.sleep(draw.life_seconds * rng.random() * 0.3)
             self.heal()
 
+    def hosts(self) -> list[str]:
+        """The hosts of all servers and clients."""
+        servers = [*(process.host for process in self.scene.name_servers), *(node.host for node in self.nodes)]
+        return [*servers, *self.scene.client_hosts]
+
     def _strike_network(self) -> None:
         draw, rng, fabric = self.draw, self.rng, self.scene.fabric
-        hosts = [
-            *(process.host for process in self.scene.name_servers),
-            *(node.host for node in self.nodes),
-            *self.scene.client_hosts,
-        ]
-        hosts = [host for host in hosts if host not in fabric.safe]
+        hosts = [host for host in self.hosts() if host not in fabric.safe]
         if draw.connection_losses:
             fabric.lose_connection()
         if draw.half_open:

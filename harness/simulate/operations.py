@@ -195,7 +195,7 @@ class Operations:
     async def _settle(self) -> None:
         """Accept the loss that a slave refuses, if the run may lose anything or the slave was the master."""
         for node in self.scene.slaves:
-            at = _refused_from(node)
+            at = refused_from(node)
             if at is None or not (self.draw.may_lose or node in self.demoted):
                 self._refused_at.pop(node, None)
                 continue
@@ -203,12 +203,9 @@ class Operations:
                 continue  # an operator takes some time
             del self._refused_at[node]
             self.scene.note(f"the log of {node.host} is cut at {at}")
-            await node.process.end(End.CLEAN)
+            await stop_and_cut(node, at)
             self._lost_by_name(node)
             self._lacking.add(node)
-            with node.machine.disk.no_faults():
-                node.machine.disk.faults.capacity = None  # the cut part is moved to another file, for which there must be space
-                cut_log(node.machine.disk, node.config.store_path_root_dir, at)
             self.scene.fabric.count("cut_by_name")
             await self._start(node)
 
@@ -222,6 +219,14 @@ class Operations:
                 self.scene.note(f"{node.host} does not start: {group.exceptions}")
             else:
                 return
+
+
+async def stop_and_cut(node: Node, at: int) -> None:
+    """Stop a node, and give up its log from an offset on, as an operator does that accepts a loss."""
+    await node.process.end(End.CLEAN)
+    with node.machine.disk.no_faults():
+        node.machine.disk.faults.capacity = None  # the cut part is moved to another file, for which there must be space
+        cut_log(node.machine.disk, node.config.store_path_root_dir, at)
 
 
 def _disk_failures(node: Node) -> int:
@@ -270,7 +275,7 @@ def _readable_end(node: Node) -> int:
     return node.broker.store.log.readable_offset if node.broker is not None else 0
 
 
-def _refused_from(node: Node) -> int | None:
+def refused_from(node: Node) -> int | None:
     """The offset from which on a slave refuses to give up its log; None if it does not refuse."""
     client = _classic(node).client if node.broker is not None else None
     found = CUT_AT.search(client.refusal) if client is not None and client.refusal is not None else None

@@ -135,3 +135,29 @@ def test_any_damaged_byte_of_the_handshake_is_noticed() -> None:
         except HaError:
             continue
         assert not pair.to_slave, "at most it waits for more"
+
+
+def test_a_slave_does_not_follow_a_master_that_was_deposed() -> None:
+    """The controller has elected for epoch 2, and this master is still that of epoch 1."""
+    log, master_log = Log.of(50), Log.of(100)
+    slave = ours_slave(log)
+    slave.epoch_min = 2
+    pair = Pair(ours_master(master_log), master_log, slave, log)
+
+    with pytest.raises(HaRefused, match="the master has epoch 1, and the master of epoch 2 is to be followed"):
+        pair.settle()
+    assert log.content == Log.of(50).content
+
+
+def test_an_elected_master_refuses_a_slave_of_a_later_epoch() -> None:
+    """Another master was elected meanwhile, and the slave may have what that one acknowledged."""
+    log, master_log = Log.of(100), Log.of(100)
+    slave = ours_slave(log, EpochList((Epoch(1, 0, b"M" * 16, 1), Epoch(2, 50, b"N" * 16, 1))))
+    master = ours_master(master_log)
+    assert isinstance(master, AuthenticatedMaster)
+    master.elected = True
+
+    master_says, _ = refused(slave, log, master, master_log)
+
+    assert master_says == "the slave has epoch 2, and this master was elected for epoch 1"
+    assert log.content == Log.of(100).content

@@ -1,33 +1,18 @@
-"""What a simulated run sees of a group: two leaders of one term, and committed bytes that change."""
+"""What a simulated run knows of the nodes of a DLedger group."""
 
 from __future__ import annotations
 
-from harness.simulate.group import GroupWatch
+from harness.simulate.group import peer_of
+from harness.simulate.scene import Node
+from ledgermq.testing.embedded import broker_configs
+from ledgermq.testing.sim.world import sim_machines
 
 
-def test_two_nodes_that_are_elected_in_one_term_are_found() -> None:
-    """One node may be elected again in a later term."""
-    watch = GroupWatch(1024)
-    watch.elected("a", 1)
-    watch.elected("b", 2)
-    watch.elected("a", 3)
-    assert watch.violations == []
-    assert watch.newest_term == 3
+def test_a_node_has_the_name_that_its_group_knows() -> None:
+    """An operator removes it by that name."""
+    machines = sim_machines(1, 2)
+    configs = broker_configs("store", "10.0.0.1", mode="dledger", nodes=2, raft_ports=[1, 2])
 
-    watch.elected("a", 2)
+    names = [peer_of(Node(machine, config)) for machine, config in zip(machines, configs, strict=True)]
 
-    assert watch.violations == ["b and a were both elected in term 2"]
-
-
-def test_committed_bytes_that_differ_are_found() -> None:
-    """A node may commit later than another one, and what lies in another file is another place."""
-    watch = GroupWatch(1024)
-    watch.compare("a", 0, memoryview(b"one two"))
-    watch.compare("b", 0, memoryview(b"one"))
-    watch.compare("b", 3, memoryview(b" two three"))
-    watch.compare("a", 1024, memoryview(b"four"))
-    assert watch.violations == []
-
-    watch.compare("c", 3, memoryview(b" too"))
-
-    assert watch.violations == ["c commits other bytes at position 5 than were committed there before"]
+    assert names == ["n0", "n1"]

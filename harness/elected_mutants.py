@@ -1,0 +1,116 @@
+"""Bugs in the controller mode that the simulator of whole nodes, or a test, must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from ledgermq.ha.classic.authenticated import AuthenticatedMaster, AuthenticatedSlave
+from ledgermq.ha.classic.in_sync import InSyncAcknowledgements
+from ledgermq.ha.controller import decisions
+from ledgermq.ha.controller.liveness import Liveness
+from ledgermq.testing.history import End
+
+from .controller_mutants import elect_one_outside, judge_at_once, keep_those_who_crashed
+from .outcome import Outcome
+from .simulate.elected import Blow, ElectedDraw, simulate_elected
+from .store_mutants import found_by
+
+
+def with_plain_clients(seed: int) -> Outcome:
+    """The simulator of whole nodes, with clients that only send, pull and consume."""
+
+    def mend(draw: ElectedDraw) -> ElectedDraw:
+        return attrs.evolve(draw, workloads=("plain", "pulls"))
+
+    return simulate_elected(seed, mend)
+
+
+def with_blows(*blows: Blow, alone: tuple[Blow, ...] = ()) -> Callable[[int], Outcome]:
+    """The simulator of whole nodes, in which these faults happen, then failures of one node alone, and nothing else."""
+
+    def mend(draw: ElectedDraw) -> ElectedDraw:
+        plain = attrs.evolve(draw, workloads=("plain",), nodes=2, controllers=3, life_seconds=5.0, sync_seconds_max=0.0)
+        calm = attrs.evolve(plain, sync_flush=False, connection_losses=False, half_open=False, partitions=False)
+        still = attrs.evolve(calm, one_way_cuts=False, disk_errors=False, clock_jumps=False, clock_drift=0.0, restarts=False)
+        return attrs.evolve(still, blows=blows, failures=alone)
+
+    return lambda seed: simulate_elected(seed, mend)
+
+
+def _count_those_connected(_: Any) -> Any:
+    return property(lambda self: frozenset(self._held) - {self.own_id})
+
+
+def _leave_out_at_once(original: Any) -> Callable[[Any, float], Any]:
+    def proposal(self: Any, now: float) -> Any:
+        wanted = original(self, now)
+        if wanted is not None and not wanted.members >= self.members:
+            self.members &= wanted.members
+            self._proposed = frozenset()
+            self._required_changed()
+            self._advance()
+        return wanted
+
+    return proposal
+
+
+def _wait_for_the_confirmed_only(_: Any) -> Any:
+    return property(lambda self: self.members - {self.own_id})
+
+
+def _confirm_the_whole_log(original: Any) -> Callable[[Any], None]:
+    def begin(self: Any) -> None:
+        self.confirmed = self.log_end()
+        original(self)
+
+    return begin
+
+
+def _follow_any_epoch(original: Any) -> Callable[[Any, int, bytes, list[Any]], None]:
+    def take(self: Any, kind: int, body: bytes, facts: list[Any]) -> None:
+        self.epoch_min = 0
+        original(self, kind, body, facts)
+
+    return take
+
+
+def _serve_later_epochs(original: Any) -> Callable[[Any, Any], None]:
+    def judge(self: Any, slave: Any) -> None:
+        self.elected = False
+        original(self, slave)
+
+    return judge
+
+
+LEADER_ENDS = with_blows(Blow("slow", seconds=10.0), alone=(Blow("end leading controller"),) * 2)
+POWER_ENDS = with_blows(alone=(Blow("end master", End.POWER, 0.05),) * 2)
+MASTERS_END = with_blows(*(Blow("end masters", seconds=2.0),) * 4)
+HANDSHAKES = found_by("ha/classic/test_authenticated.py")
+ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], Outcome]], ...] = (
+    ("elected: count whoever is connected", InSyncAcknowledgements, "required", _count_those_connected, with_plain_clients),
+    ("elected: leave out a member at once", InSyncAcknowledgements, "proposal", _leave_out_at_once, with_plain_clients),
+    (
+        "elected: wait only for confirmed members",
+        InSyncAcknowledgements,
+        "required",
+        _wait_for_the_confirmed_only,
+        with_plain_clients,
+    ),
+    (
+        "elected: confirm the whole log at once",
+        InSyncAcknowledgements,
+        "__attrs_post_init__",
+        _confirm_the_whole_log,
+        found_by("ha/classic/test_in_sync.py"),
+    ),
+    ("elected: elect one outside the set", decisions, "elect", elect_one_outside, MASTERS_END),
+    ("elected: a fresh leader judges at once", Liveness, "begin", judge_at_once, LEADER_ENDS),
+    ("elected: keep those who crashed", decisions, "_after_restart", keep_those_who_crashed, POWER_ENDS),
+    ("elected: follow a master of any epoch", AuthenticatedSlave, "_take_welcome", _follow_any_epoch, HANDSHAKES),
+    ("elected: serve slaves of later epochs", AuthenticatedMaster, "_judge", _serve_later_epochs, HANDSHAKES),
+)
+"""Name, class or module, attribute, the function that makes the faulty replacement, and the simulator or tests that must find
+it."""

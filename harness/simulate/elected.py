@@ -1,0 +1,445 @@
+"""The simulator of whole nodes in controller mode: controllers, brokers whose master they elect, name servers and clients.
+
+An acknowledged message is on every replica in sync. So it is lost only with all of them, which the checkers allow in one case:
+with ASYNC_FLUSH a replica that has lost power is elected, because no other one in sync lives or reaches the controllers
+(`SetWatch.lossy`). While the set is the master alone, its power cut is enough for that. With SYNC_FLUSH nothing may be lost.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import ClassVar
+
+import attrs
+import trio
+
+from ledgermq.broker.broker import Broker
+from ledgermq.ha.controller.config import ControllerConfig
+from ledgermq.ha.controller.server import Controller, open_controller
+from ledgermq.testing.checkers import DLEDGER_CHECKERS
+from ledgermq.testing.embedded import broker_configs
+from ledgermq.testing.history import End, History
+from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
+from ledgermq.world.address import Address
+
+from ..outcome import Outcome
+from .nodes import NodesDraw, NodesRun, fabric_of, simulate
+from .operations import refused_from, stop_and_cut
+from .scene import BROKER_PORT, Node, Process, difference, tables_of
+from .sets import NAME, SetScene, SetWatch
+from .workloads.delayed import DELAY_LEVELS
+from .workloads.membership import Membership
+from .workloads.plain import Plain
+from .workloads.pulls import Pulls
+from .workloads.registry import DLEDGER_WORKLOADS
+
+Server = Process[Broker] | Process[Controller]
+CONTROLLER_PORT, GROUP_PORT = 19876, 9877
+WORKLOAD_SHARE = 0.15
+"""The probability with which each workload is drawn that is not in `ALWAYS`."""
+ALWAYS = (Plain.name, Pulls.name)
+ELECT_SECONDS = 15.0
+"""Virtual time after which nodes without faults must have a master that accepts messages."""
+WHOLE_SECONDS = 40.0
+"""Virtual time after which all replicas must be in sync without faults."""
+STOPPED_SECONDS = 10.0
+"""The longest time without an acknowledgement after a single failure."""
+NEXT_SECONDS = 2.0
+"""How long the next master is waited for that is to be ended too."""
+SETTLE_SECONDS = 0.5
+"""How often an operator looks for replicas that refuse their master."""
+COMMIT_SECONDS = 5.0
+"""A failover may lose offset commits that are at most this old, if only whole nodes fail."""
+
+ENDS = (
+    "end",
+    "end master",
+    "end master",
+    "end controller",
+    "end leading controller",
+    "end brokers",
+    "end controllers",
+    "end masters",
+)
+PARTS = ("isolate master", "isolate", "part", "part", "one way", "one way")
+STALLS = ("pause", "pause master", "pause controller", "slow", "slow master")
+DISKS = ("sync fails", "master's sync fails", "full disk")
+BLOWS = (*ENDS, *PARTS, *STALLS, *DISKS)
+"""Kinds of faults of the group in one life; one that is listed twice happens twice as often."""
+
+
+@attrs.frozen
+class Blow:
+    """One fault of the group, at the end of a life."""
+
+    kind: str
+    """One of `BLOWS`."""
+    end: End = End.KILL
+    """How nodes end, if the fault ends nodes."""
+    seconds: float = 1.0
+    """How long the nodes are down, or how long the fault lasts."""
+
+    @classmethod
+    def of(cls, rng: random.Random, kinds: Sequence[str]) -> Blow:
+        end = rng.choice((End.CLEAN, End.KILL, End.POWER, End.POWER))
+        return cls(rng.choice(kinds), end, rng.choice((0.05, 0.5, 2.0, 5.0)))
+
+
+@attrs.frozen(kw_only=True)
+class ElectedDraw(NodesDraw):
+    """The conditions of one run, drawn from its seed."""
+
+    controllers: int
+    sync_flush: bool
+    blows: tuple[Blow, ...]
+    failures: tuple[Blow, ...]
+    """Failures of one node each, without any other fault, after the others."""
+    restarts: bool
+    """Whether all nodes lose power at the end of the run, and are read after they have started again."""
+
+    @classmethod
+    def of(cls, seed: int) -> ElectedDraw:
+        rng = random.Random(seed ^ 0xE1EC)  # noqa: S311 - never secrets
+        drawn = (name for name in DLEDGER_WORKLOADS if name in ALWAYS or rng.random() < WORKLOAD_SHARE)
+        single = ("end", "end master", "end master", "end leading controller")
+        return cls(
+            seed=seed,
+            nodes=rng.choice((2, 2, 3)),
+            controllers=rng.choice((1, 3, 3)),
+            sync_flush=rng.random() < 0.5,
+            segment_size=rng.choice((16384, 65536)),
+            life_seconds=rng.choice((1.0, 2.5, 5.0)),
+            delay_seconds=rng.choice(((0.0001, 0.001), (0.001, 0.05))),
+            send_buffer_bytes=rng.choice((1024, SEND_BUFFER_BYTES, SEND_BUFFER_BYTES)),
+            sync_seconds_max=rng.choice((0.0, 0.01, 0.2)),
+            connection_losses=rng.random() < 0.3,
+            half_open=rng.random() < 0.2,
+            partitions=rng.random() < 0.2,
+            one_way_cuts=rng.random() < 0.3,
+            disk_errors=rng.random() < 0.2,
+            clock_jumps=rng.random() < 0.2,
+            clock_drift=rng.choice((-0.05, -0.0001, 0.0001, 0.05)) if rng.random() < 0.2 else 0.0,
+            retries_max=rng.randint(1, 2),
+            workloads=tuple(name for name in drawn if name != Membership.name),
+            failures=tuple(Blow.of(rng, single) for _ in range(rng.randint(0, 2))),
+            blows=tuple(Blow.of(rng, BLOWS) for _ in range(rng.randint(1, 3))),
+            restarts=rng.random() < 0.4,
+        )
+
+    @property
+    def only_ends(self) -> bool:
+        """Whether nodes fail only as a whole, so that no master accepts commits without those in sync for long."""
+        network = self.connection_losses or self.half_open or self.partitions or self.one_way_cuts
+        return not (network or self.disk_errors or self.clock_drift) and all(blow.kind in ENDS for blow in self.blows)
+
+
+@attrs.define(eq=False)
+class ElectedRun(NodesRun[ElectedDraw]):
+    """The run of one seed."""
+
+    converge_seconds: ClassVar[float] = 120.0
+    blows: Counter[str] = attrs.field(factory=Counter[str])
+    _starting: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held while nodes are ended and started."""
+
+    @classmethod
+    def of(cls, draw: ElectedDraw) -> ElectedRun:
+        rng = random.Random(draw.seed ^ 0x5E7)  # noqa: S311 - never secrets
+        history = History(
+            sync_flush=draw.sync_flush,
+            commit_seconds=COMMIT_SECONDS + 8 * draw.sync_seconds_max if draw.only_ends else inf,
+            retries_max=draw.retries_max,
+            change_seconds=-inf,  # an answered change is on all replicas in sync
+        )
+        watch = SetWatch(draw.segment_size)
+        return cls(draw, SetScene(rng, fabric_of(draw), history, draw.life_seconds, draw.sync_seconds_max, watch=watch))
+
+    @property
+    def group(self) -> SetScene:
+        assert isinstance(self.scene, SetScene)
+        return self.scene
+
+    @property
+    def watch(self) -> SetWatch:
+        return self.group.watch
+
+    def violations(self) -> list[str]:
+        return self.watch.violations
+
+    def faults(self) -> Counter[str]:
+        watched = Counter(elections=self.watch.elections, losses_allowed=self.watch.losses)
+        return super().faults() + self.blows + watched
+
+    # ---------------------------------------------------------------- nodes
+
+    @property
+    def _processes(self) -> list[Server]:
+        return [*self.group.controllers, *(node.process for node in self.nodes)]
+
+    def hosts(self) -> list[str]:
+        return [*super().hosts(), *(process.host for process in self.group.controllers)]
+
+    def heal(self) -> None:
+        super().heal()
+        for process in self.group.controllers:
+            process.machine.disk.faults.calm()
+
+    def _controller(self, at: int) -> Process[Controller]:
+        hosts = [f"10.0.4.{number}" for number in range(self.draw.controllers)]
+        config = ControllerConfig(
+            listen_port=CONTROLLER_PORT,
+            bind_address=hosts[at],
+            peers=";".join(f"n{number}-{host}:{GROUP_PORT}" for number, host in enumerate(hosts)),
+            self_id=f"n{at}",
+            store_path="controller",
+            ha_secret="secret",  # noqa: S106 - of a simulated group
+        )
+        process = Process(self.scene.machine(hosts[at]), lambda world: open_controller(config, world))
+        process.on_start = lambda server: self.scene.count_requests(server.dispatcher)
+        return process
+
+    async def start_nodes(self, nursery: trio.Nursery) -> None:
+        draw, group = self.draw, self.group
+        group.controllers += [self._controller(at) for at in range(draw.controllers)]
+        settings = {
+            "brokerName": NAME,
+            "namesrvAddr": group.namesrv,
+            "listenPort": str(BROKER_PORT),
+            "enableControllerMode": "true",
+            "controllerAddr": ";".join(str(Address(process.host, CONTROLLER_PORT)) for process in group.controllers),
+            "haSecret": "secret",
+            "flushDiskType": "SYNC_FLUSH" if draw.sync_flush else "ASYNC_FLUSH",
+            "mappedFileSizeCommitLog": str(draw.segment_size),
+            "maxMessageSize": str(draw.segment_size // 2),
+            "maxHashSlotNum": "10",
+            "maxIndexNum": "1000",
+            "defaultTopicQueueNums": "2",
+            "messageDelayLevel": DELAY_LEVELS,
+        }
+        for at, config in enumerate(broker_configs("store", "", nodes=draw.nodes, settings=settings)):
+            host = f"10.0.1.{at}"
+            own = attrs.evolve(config, broker_ip1=host, bind_address=host)
+            group.nodes.append(Node(group.machine(host), own, self._started))
+        for process in self._processes:
+            process.clock.drift = draw.clock_drift * self.rng.choice((0, 1))
+        self.watch.on_change.append(self._life_ended)
+        self.watch.on_loss.append(self._lost)
+        nursery.start_soon(group.run_watch)
+        for process in self._processes:
+            await nursery.start(process.run)
+        await group.until_led(ELECT_SECONDS)
+        nursery.start_soon(self._settle, nursery)
+
+    async def _settle(self, nursery: trio.Nursery) -> None:
+        """Act as an operator: once messages were lost rightly, give up what only a replica has that refuses its master."""
+        while True:
+            await trio.sleep(SETTLE_SECONDS)
+            async with self._starting:
+                for node in self.nodes if self.watch.losses else ():
+                    if node.broker is not None and (at := refused_from(node)) is not None:
+                        self.scene.note(f"the log of {node.host} is cut at {at}")
+                        self.blows["cut_by_name"] += 1
+                        await stop_and_cut(node, at)
+                        await nursery.start(node.process.run)
+
+    def _started(self, node: Node, broker: Broker) -> None:
+        self.watch.follow(node, broker)
+        self.started(node, broker)
+
+    def _life_ended(self, end: End = End.KILL) -> None:
+        """Begin another life of the group; an earlier master may lack what is accepted from now on."""
+        self.history.ends.append(end)
+        self.history.ended_at.append(trio.current_time())
+
+    def _lost(self) -> None:
+        """Expect nothing that was acknowledged until now."""
+        self.scene.note("a replica that may lack acknowledged messages is elected, because no other one lives")
+        self._life_ended(End.POWER)
+        self.history.change_seconds = self.history.commit_seconds = inf
+
+    # ---------------------------------------------------------------- lives
+
+    async def live(self, nursery: trio.Nursery) -> None:
+        draw = self.draw
+        for blow in draw.blows:
+            with trio.move_on_after(draw.life_seconds * (0.3 + self.rng.random())):
+                await self.strike()
+            self.scene.note(f"{blow}")
+            self.blows[blow.kind.replace(" ", "_")] += 1
+            if blow.kind == "end masters":
+                await self._end_masters(nursery, blow)
+            elif blow.kind in ENDS:
+                await self._end_some(nursery, self._victims(blow.kind), blow.end, blow.seconds)
+            else:
+                await self._disturb(blow.kind, blow.seconds)
+        self.heal()
+        for failure in draw.failures:
+            await self._judge(nursery, failure)
+
+    async def _judge(self, nursery: trio.Nursery, failure: Blow) -> None:
+        """Let one node of a whole group fail: nothing is lost, messages are taken soon, a controller's end replaces no master.
+
+        Raises:
+            AssertionError: something of that is not so.
+        """
+        group, history = self.group, self.history
+        await self._until(group.whole, WHOLE_SECONDS, "a replica is not in sync")
+        (victim,) = self._victims(failure.kind)
+        self.blows["single_failure"] += 1
+        self.watch.calm = True
+        term = self.watch.known.term
+        group.note(f"{victim.host} alone ends by {failure.end.value}")
+        stopped = trio.current_time()
+        async with trio.open_nursery() as ending:
+            ending.start_soon(self._end_some, nursery, [victim], failure.end, failure.seconds)
+
+            def goes_on() -> bool:
+                return any(put.acknowledged and put.sent_at >= stopped for put in history.puts)
+
+            await self._until(goes_on, STOPPED_SECONDS, f"no message is acknowledged after {victim.host} alone has ended")
+        await self._until(group.whole, WHOLE_SECONDS, f"{victim.host} has not come back into the set")
+        if victim in group.controllers:
+            await trio.sleep(2.0)
+            assert self.watch.known.term == term, f"{victim.host}, a controller, has ended, and the master was replaced"
+        self.watch.calm = False
+
+    async def _until(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
+        with trio.move_on_after(seconds):
+            while not condition():  # noqa: ASYNC110 - no event is set for this
+                await trio.sleep(0.02)
+        assert condition(), f"{seconds} s without other faults, and {failure}"
+
+    def _victims(self, blow: str) -> Sequence[Server]:
+        rng, group = self.rng, self.group
+        brokers: list[Server] = [node.process for node in group.nodes]
+        if blow == "end brokers":
+            return rng.sample(brokers, rng.randint(2, len(brokers)))
+        if blow == "end controllers":
+            return rng.sample(group.controllers, rng.randint(len(group.controllers) // 2 + 1, len(group.controllers)))
+        if "controller" in blow:
+            leading = group.leading_controller if "leading" in blow else None
+            return [leading or rng.choice(group.controllers)]
+        return [group.master.process if "master" in blow else rng.choice(brokers)]
+
+    async def _end_some(self, nursery: trio.Nursery, victims: Sequence[Server], end: End, seconds: float) -> None:
+        scene = self.scene
+        async with self._starting:
+            async with trio.open_nursery() as ending:
+                for process in victims:
+                    scene.note(f"{process.host} ends by {end.value}")
+                    self.group.ends(process.host, end, sync_flush=self.draw.sync_flush)
+                    ending.start_soon(process.end, end)
+            self._life_ended()
+            await trio.sleep(seconds)
+            if self.rng.random() < 0.5:
+                scene.fabric.heal()
+            for process in self.rng.sample(victims, len(victims)):
+                process.machine.disk.faults.calm()
+                await nursery.start(process.run)
+                scene.note(f"{process.host} is back")
+                await trio.sleep(seconds * self.rng.random() * 0.3)
+
+    async def _end_masters(self, nursery: trio.Nursery, blow: Blow) -> None:
+        """End the master and, a moment after the election of another one, that one too; the first one comes back alone."""
+        rng, ended = self.rng, list[Node]()
+        async with self._starting:
+            for _ in range(2):
+                with trio.move_on_after(NEXT_SECONDS):
+                    while self.group.leader in (None, *ended):  # noqa: ASYNC110 - no event is set for this
+                        await trio.sleep(0.01)
+                if (master := self.group.leader) is not None:
+                    await trio.sleep(rng.random() * rng.choice((0.05, 1.0)))
+                    self.scene.note(f"{master.host} ends by {blow.end.value}")
+                    self.group.ends(master.host, blow.end, sync_flush=self.draw.sync_flush)
+                    await master.process.end(blow.end)
+                    self._life_ended()
+                    ended.append(master)
+            for node in ended:
+                node.machine.disk.faults.calm()
+                await nursery.start(node.process.run)
+                await trio.sleep(blow.seconds)
+
+    async def _disturb(self, blow: str, seconds: float) -> None:
+        """Inject a fault that ends no process, for a while."""
+        rng, fabric, group = self.rng, self.scene.fabric, self.group
+        (victim,) = self._victims(blow)
+        machine, disk = victim.machine, victim.machine.disk
+        roles = [
+            [node.host for node in group.nodes],
+            [process.host for process in group.controllers],
+            [*group.client_hosts, *(process.host for process in group.name_servers)],
+        ]
+        if blow.startswith("isolate"):
+            away = rng.sample(self.hosts(), rng.randrange(len(self.hosts())))  # some peers may be with the isolated node
+            fabric.part([victim.host], [host for host in self.hosts() if host != victim.host and host not in away])
+        elif blow in ("part", "one way"):
+            some, others = rng.choice(roles), rng.choice(roles)
+            pairs = [(one, other) for one in some for other in others if one != other]
+            for one, other in rng.sample(pairs, rng.randint(1, len(pairs))) if pairs else ():
+                if blow == "part":
+                    fabric.part([one], [other])
+                else:
+                    fabric.cut(one, other)
+        elif blow.startswith("pause"):
+            machine.processor.stall(seconds)
+        elif blow.startswith("slow"):
+            machine.slow_down(rng.choice((0.5, 2.0)))
+        elif blow.endswith("sync fails"):
+            disk.faults.sync_error = rng.choice((0.3, 1.0))
+        elif blow == "full disk":
+            disk.faults.capacity = disk.usage("").used + rng.randrange(20_000)
+        await trio.sleep(max(seconds, 1.0))
+        machine.slow_down(self.draw.sync_seconds_max)
+        self.heal()
+
+    # ---------------------------------------------------------------- afterwards
+
+    def disagreement(self) -> str:
+        return "" if self.group.whole() else f"not all nodes are in sync: {self.watch.known}"
+
+    def _differences(self) -> str:
+        """A description of how the nodes still differ; empty if they do not."""
+        leader = self.group.leader
+        if leader is None or leader.broker is None:
+            return "nobody takes messages"
+        expected, end = tables_of(leader), leader.broker.store.log.max_offset
+        for node in self.group.nodes:
+            if node.broker is None:
+                return f"{node.host} does not run"
+            log = node.broker.store.log
+            if node.broker.store.dispatcher.behind_bytes or not log.readable_offset == log.max_offset == end:
+                return f"{node.host} has not derived all of the log: {log.readable_offset} of {log.max_offset}, {end} expected"
+            for name, value in tables_of(node).items():
+                if value != expected[name]:
+                    return f"{node.host} has other {name} than {leader.host}, the master: {difference(value, expected[name])}"
+        return ""
+
+    async def must_be_equal(self) -> None:
+        with trio.move_on_after(self.converge_seconds):
+            while self._differences():  # noqa: ASYNC110 - no event is set for this
+                await trio.sleep(0.1)
+        assert not self._differences(), f"{self.converge_seconds} s after the last send {self._differences()}"
+
+    async def look(self, nursery: trio.Nursery) -> None:
+        """Read everything that the nodes have stored; in some runs all nodes lose power first."""
+        if self.draw.restarts:
+            await self._end_some(nursery, self._processes, End.POWER, 0.0)
+            self.heal()
+            await self.group.until_led(ELECT_SECONDS)
+            await self.must_be_equal()
+        for node in self.nodes:
+            assert node.broker is not None
+            self.history.snapshots.append(self.snapshot(node, node.broker.store))
+        for workload in self.workloads:
+            workload.look(self.group.master.process.server.store)  # type: ignore[union-attr]
+        async with self._starting:
+            for process in self._processes:
+                await process.end(End.KILL)
+
+
+def simulate_elected(seed: int, mend: Callable[[ElectedDraw], ElectedDraw] = lambda draw: draw) -> Outcome:
+    """Run one seed; an exception of a node or a client counts as a violation."""
+    return simulate(ElectedRun.of(mend(ElectedDraw.of(seed))), DLEDGER_CHECKERS)

@@ -1,0 +1,197 @@
+"""A group of brokers whose master a controller elects, observed from outside: who leads, who is in sync, what is readable.
+
+The watch sends no requests. It looks at all nodes at short intervals, and whenever a node lets consumers see more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ledgermq.broker.broker import Broker
+from ledgermq.ha.controller.node import ElectedNode
+from ledgermq.ha.controller.server import Controller
+from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.testing.history import End, Put
+from ledgermq.world.address import Address
+
+from .elections import ElectingScene, ElectionWatch
+from .scene import BROKER_PORT, Node, Process
+
+NAME = "broker-a"
+"""The name of all brokers of the group."""
+HEAD_BYTES = 200
+"""The number of a message is within this many first bytes of its record."""
+LOOK_SECONDS = 0.02
+"""How often the watch looks at all nodes."""
+
+
+def elected_node_of(broker: Broker) -> ElectedNode:
+    """The node of a broker in its group."""
+    node = broker.node
+    assert isinstance(node, ElectedNode)
+    return node
+
+
+@attrs.frozen
+class KnownSet:
+    """The replicas in sync, and the last master, as a controller or a broker knows them."""
+
+    term: int = 0
+    """The epoch of the master."""
+    epoch: int = 0
+    """The epoch of the set."""
+    master: str = ""
+    """The address of the master."""
+    members: frozenset[str] = frozenset()
+    """The addresses of the replicas in sync."""
+
+
+@attrs.define(eq=False)
+class SetWatch(ElectionWatch):
+    """What has been observed of one group."""
+
+    known: KnownSet = KnownSet()
+    """The newest set that any node has known."""
+    lossy: set[str] = attrs.field(factory=set[str])
+    """The addresses of members that may have lost acknowledged messages since they joined, by a power cut with ASYNC_FLUSH.
+
+    Such a member leaves the set when it registers, if another member lives.
+    """
+    calm: bool = False
+    """Whether nothing may be lost, because one node has failed alone."""
+    on_loss: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
+    """Called when such a member is elected, because there is no other one: acknowledged messages may be lost by that."""
+    losses: int = 0
+    _takes: dict[str, int] = attrs.field(factory=dict[str, int])
+    """The term of each node that accepts messages."""
+    _views: dict[str, _View] = attrs.field(factory=dict[str, "_View"])
+    """By host, the view of the last life of each node."""
+
+    def follow(self, node: Node, broker: Broker) -> None:
+        """Watch a node that has just started."""
+        view = _View(self, node.host, elected_node_of(broker)._local)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        view.log.on_readable.append(view.compare)
+        self._views[node.host] = view
+
+    def learn(self, known: KnownSet) -> None:
+        """Take note of a set that is newer than the known one."""
+        if known.epoch <= self.known.epoch:
+            return
+        before, self.known = self.known, known
+        if known.term > before.term and known.master in self.lossy:
+            if self.calm:
+                self.found(f"{known.master} has lost power and is elected for epoch {known.term}, and other members live")
+            self.losses += 1
+            self.lossy.clear()
+            for notify in self.on_loss:
+                notify()
+        self.lossy &= known.members
+
+    def look(self, nodes: list[Node]) -> None:
+        """Compare what the nodes let consumers see, and record who accepts messages."""
+        changed = False
+        for node in nodes:
+            broker = node.broker
+            term = broker.role.state.term if broker is not None and broker.role.takes_puts else 0
+            if self._takes.get(node.host, 0) != term:
+                self._takes[node.host] = term
+                changed = True
+                if term:
+                    self.elected(node.host, term)
+            if broker is not None:
+                self._views[node.host].compare()
+        if changed:
+            for notify in self.on_change:
+                notify()
+
+
+@attrs.define(eq=False)
+class _View:
+    """The observation of one life of one node."""
+
+    watch: SetWatch
+    host: str
+    log: LocalCommitLog
+    position: int = 0
+    """The position up to which its bytes have been compared."""
+
+    def compare(self) -> None:
+        """Compare what consumers may see since the last time, unless something of it may have been lost rightly."""
+        if self.watch.losses:
+            return
+        log, end = self.log, self.log.readable_offset
+        start = max(min(self.position, end), log.min_offset)
+        for segment in log.segments.files:
+            first, last = max(start, segment.start), min(end, segment.start + segment.wrote)
+            if first < last:
+                self.watch.compare(self.host, first, segment.view[first - segment.start : last - segment.start])
+        self.position = end
+
+
+@attrs.define(eq=False)
+class SetScene(ElectingScene):
+    """The machines of one group, of its controllers and of its clients."""
+
+    watch: SetWatch = attrs.field(kw_only=True)
+    controllers: list[Process[Controller]] = attrs.field(factory=list[Process[Controller]])
+
+    @property
+    def leading_controller(self) -> Process[Controller] | None:
+        """The controller that leads in the newest term, None while there is none."""
+        leading = [one for one in self.controllers if one.server is not None and one.server.node.replica.is_leader]
+        return max(leading, key=lambda one: one.server.node.replica.leading.term, default=None)  # type: ignore[union-attr]
+
+    async def run_watch(self) -> None:
+        """Look at all nodes until cancelled."""
+        while True:
+            self.look()
+            await trio.sleep(LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Look at all nodes."""
+        for process in self.controllers:
+            if process.server is not None and (one := process.server.node.state.sets.get(NAME)) is not None:
+                members = frozenset(one.replicas[member].address for member in one.in_sync)
+                self.watch.learn(KnownSet(one.master_epoch, one.in_sync_epoch, one.master_address or "", members))
+        self.watch.look(self.nodes)
+
+    def find_leader(self) -> Node | None:
+        term = self.watch.known.term
+        for node in self.nodes:
+            if node.broker is not None and node.broker.role.takes_puts and node.broker.role.state.term == term:
+                return node
+        return None
+
+    def whole(self) -> bool:
+        """Whether there is a master and all nodes are in sync with it."""
+        return self.leader is not None and len(self.watch.known.members) == len(self.nodes)
+
+    def copies(self, put: Put) -> int | None:
+        """Check that every member of the set, which could be elected now, has the message; no number of copies is promised."""
+        self.look()
+        watch = self.watch
+        for node in self.nodes if put.acknowledged else ():
+            address = str(node.address)
+            if address in watch.known.members and address not in watch.lossy and not self._has(node, put):
+                watch.found(
+                    f"message {put.number} was acknowledged at {put.physical_offset}, and {node.host}, in sync, lacks it"
+                )
+        return None
+
+    def _has(self, node: Node, put: Put) -> bool:
+        disk, start = node.machine.disk, put.physical_offset - put.physical_offset % self.watch.segment_size
+        path = f"{node.config.store_path_root_dir}/commitlog/{start:020d}"
+        with disk.no_faults():
+            if not disk.exists(path):
+                return False
+            return b"%d;" % put.number in disk.open(path, read_only=True).read(put.physical_offset - start, HEAD_BYTES)
+
+    def ends(self, host: str, end: End, *, sync_flush: bool) -> None:
+        """Take note that a process ends, and what a broker may lose by that."""
+        self.look()
+        address = str(Address(host, BROKER_PORT))
+        if end is End.POWER and not sync_flush and address in self.watch.known.members:
+            self.watch.lossy.add(address)

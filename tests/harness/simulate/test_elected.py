@@ -1,0 +1,48 @@
+"""Whole nodes in controller mode in the simulated world: what `make sim` does not ask of its seeds, and seeds that failed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import attrs
+import pytest
+
+from harness.simulate.elected import Blow, ElectedDraw, simulate_elected
+from ledgermq.testing.history import End
+from ledgermq.testing.logs import logs_silenced
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with logs_silenced():
+        yield
+
+
+def test_a_group_goes_on_when_one_node_after_another_fails_alone() -> None:
+    """The master is killed, a broker loses power, and the leading controller is killed."""
+    failures = (Blow("end master"), Blow("end", End.POWER), Blow("end leading controller"))
+
+    def mend(draw: ElectedDraw) -> ElectedDraw:
+        return attrs.evolve(draw, controllers=3, workloads=("plain", "pulls"), failures=failures)
+
+    outcome = simulate_elected(1, mend)
+
+    assert outcome.violations == []
+    assert outcome.counts["single_failure"] == 3
+
+
+def test_one_seed_gives_one_trace_in_another_process_too() -> None:
+    """Whatever order sets of texts have there."""
+    here = simulate_elected(1)
+    command = [sys.executable, "-m", "harness.simulate", "--floor", "elected", "--seed", "1", "--trace"]
+    env = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "99"}
+
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+
+    assert f"trace {here.digest}" in out.stdout
+    assert here.violations == []
+    assert here.counts["acknowledged"] > 0
+    assert here.counts["pulls_judged"] > 0
+    assert here.counts["elections"] > 0
