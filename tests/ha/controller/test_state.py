@@ -12,11 +12,13 @@ from ledgermq.ha.controller.state import (
     AddressChanged,
     BrokerSet,
     ControllerState,
+    Event,
     IdApplied,
     MasterElected,
     Replica,
     ReplicasForgotten,
     SetAltered,
+    StatePiece,
     TimeoutChanged,
     decode_events,
     encode_events,
@@ -43,6 +45,38 @@ def state_of(*events: object) -> ControllerState:
     for event in events:
         state.apply(event)  # type: ignore[arg-type]
     return state
+
+
+YESTERDAY = {
+    b'{"type":"id_applied","cluster":"c1","name":"b1","broker_id":1,"address":"h1:1","check_code":"h1:1;7"}': applied(),
+    b'{"type":"master_elected","name":"b1","master_id":1,"master_epoch":1,"in_sync":[1],"in_sync_epoch":1}': ELECTED,
+    b'{"type":"set_altered","name":"b1","in_sync":[1],"in_sync_epoch":2}': SetAltered(
+        name="b1", in_sync=frozenset({1}), in_sync_epoch=2
+    ),
+    b'{"type":"address_changed","name":"b1","broker_id":2,"address":"h9:1"}': AddressChanged(
+        name="b1", broker_id=2, address="h9:1"
+    ),
+    b'{"type":"timeout_changed","name":"b1","broker_id":2,"timeout_millis":600}': TimeoutChanged(
+        name="b1", broker_id=2, timeout_millis=600
+    ),
+    b'{"type":"replicas_forgotten","name":"b1","broker_ids":[2],"in_sync_epoch":3}': ReplicasForgotten(
+        name="b1", broker_ids=frozenset({2}), in_sync_epoch=3
+    ),
+    b'{"type":"state","number":0,"count":1,"sets":[{"cluster":"c1","name":"b1","replicas":{"1":{"address":"h1:1",'
+    b'"check_code":"h1:1;7","timeout_millis":null}},"next_id":2,"master_id":null,"master_epoch":0,"in_sync":[],'
+    b'"in_sync_epoch":0,"first":true}]}': StatePiece(
+        number=0,
+        count=1,
+        sets=(BrokerSet(cluster="c1", name="b1", replicas={1: Replica("h1:1", "h1:1;7")}, next_id=2),),
+    ),
+}
+"""Events as logs have them, which every later version reads."""
+
+
+@pytest.mark.parametrize(("written", "event"), YESTERDAY.items(), ids=lambda value: type(value).__name__)
+def test_events_in_existing_logs_are_read(written: bytes, event: Event) -> None:
+    assert decode_events(b"[%b]" % written) == [event]
+    assert encode_events([event]) == b"[%b]" % written
 
 
 def test_events_make_a_set() -> None:
