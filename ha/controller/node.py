@@ -108,11 +108,16 @@ class ElectedNode(ClassicNode):
 
     async def hand_over(self) -> None:
         """Let the controller elect another replica in sync, if there is one, and wait until this node is master no more."""
-        if self.in_sync is not None and self.ask_for_another is not None:
+        if self._has_successor and self.ask_for_another is not None:
             with trio.move_on_after(HAND_OVER_SECONDS):
                 await self.ask_for_another()
-                while self.in_sync is not None and len(self.in_sync.members) > 1:
+                while self._has_successor:
                     await self._moved.park()
+
+    @property
+    def _has_successor(self) -> bool:
+        """Whether this node is master, and another replica may be elected."""
+        return self.in_sync is not None and len(self.in_sync.members) > 1
 
     async def stop(self) -> None:
         self.in_sync = None
