@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import trio
+
+from ledgermq.cli.cluster import state_of
 from ledgermq.cli.dashboard.broker_groups import broker_groups, nodes_of_group
+from ledgermq.client.admin import open_admin
+from ledgermq.testing.embedded import open_embedded
 
 
 def row(number: int, **values: Any) -> dict[str, Any]:
@@ -120,4 +125,16 @@ def test_leadership_can_be_handed_to_followers_that_are_connected() -> None:
         ("a", "n1", True),
         ("a", "n2", False),
         ("a", "n3", False),
+    ]
+
+
+async def test_a_cluster_under_a_controller_shows_its_in_sync_set() -> None:
+    """What real brokers report is what the picture reads."""
+    async with open_embedded(mode="controller", nodes=2) as cluster, open_admin(cluster.namesrv) as admin:
+        with trio.fail_after(60):
+            while (found := broker_groups(*await state_of(admin)))[0].in_sync < 2:  # noqa: ASYNC110 - only asking tells
+                await trio.sleep(0.1)
+
+    assert [(group.kind, group.term, [copy.lag for copy in group.followers]) for group in found] == [
+        ("controller mode", 1, ["in sync"])
     ]

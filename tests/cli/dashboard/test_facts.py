@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
+import trio
 
 from ledgermq import ConsumeFrom, open_consumer
 from ledgermq.cli.dashboard import facts
@@ -14,9 +15,9 @@ from ledgermq.client.admin import open_admin
 from ledgermq.client.admin.errors import NoSuchGroup
 from ledgermq.message.message import MessageQueue
 from ledgermq.message.units import QueueId
-from ledgermq.testing.embedded import StartedEmbedded
+from ledgermq.testing.embedded import StartedEmbedded, start_embedded
 
-from .conftest import HOSTILE_KEY
+from .conftest import HOSTILE_KEY, fill
 
 
 @asynccontextmanager
@@ -127,3 +128,19 @@ def test_a_page_beyond_the_end_is_the_last_one(number: int, rows: list[int]) -> 
     page = facts.paged(range(5), number, size=2)
 
     assert (list(page.rows), page.pages, page.count) == (rows, 3, 5)
+
+
+async def test_messages_are_found_where_the_new_master_has_them() -> None:
+    """A dashboard runs for months: routes that it learned once must not lead it to a broker that is gone."""
+    with start_embedded(mode="dledger", nodes=3) as group:
+        await trio.to_thread.run_sync(trio.run, fill, group.namesrv)
+        async with open_admin(group.namesrv) as admin:
+            before, _ = await facts.ask_letters(await Survey.begin(admin), "slow", 1)
+            await trio.to_thread.run_sync(group.kill, group.master())
+            await trio.to_thread.run_sync(group.master)
+            survey = await Survey.begin(admin)
+            after, left = await facts.ask_letters(survey, "slow", 1)
+
+    assert [letter.message.body for letter in after.rows] == [letter.message.body for letter in before.rows]
+    assert left == 2
+    assert survey.complete

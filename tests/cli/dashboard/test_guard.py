@@ -14,8 +14,9 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from ledgermq.cli.dashboard.guard import FORM_BYTES_MAX, GUESSES_AT_ONCE, Guard, Login, form_token, read_form
+from ledgermq.cli.dashboard.guard import FORM_BYTES_MAX, GUESSES_AT_ONCE, REQUESTS_AT_ONCE, Guard, Login, form_token, read_form
 
 
 async def token_page(request: Request) -> Response:
@@ -88,6 +89,27 @@ async def test_what_is_no_form_of_ours_is_refused(body: bytes, status: int) -> N
 
     assert answer.status_code == status
     assert "Nothing was changed" in answer.text
+
+
+async def test_only_so_many_requests_are_worked_on_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    """The others wait for their turn, so that a hundred open pages do not ask a cluster a hundred times as much."""
+    working, most = 0, 0
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal working, most
+        working += 1
+        most = max(most, working)
+        await trio.sleep(1)
+        working -= 1
+        await PlainTextResponse("done")(scope, receive, send)
+
+    transport = httpx.ASGITransport(Guard(slow, login_needed=False))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as visitor, trio.open_nursery() as nursery:
+        for _ in range(2 * REQUESTS_AT_ONCE):
+            nursery.start_soon(visitor.get, "/")
+
+    assert most == REQUESTS_AT_ONCE
+    assert round(trio.current_time()) == 2
 
 
 async def test_wrong_passwords_take_their_time(autojump_clock: trio.testing.MockClock) -> None:
