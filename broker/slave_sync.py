@@ -10,7 +10,7 @@ import attrs
 import orjson
 import trio
 
-from ..ha.classic.sync import TABLES_LOG_OFFSET
+from ..ha.classic.sync import ONLY_LOGGED_FIELD, TABLES_LOG_OFFSET
 from ..ha.classic.table_proofs import NONCE_FIELD, PROOF_FIELD, node_credentials, table_proof
 from ..message.json import dumps
 from ..remoting.codes import RequestCode, ResponseCode
@@ -62,7 +62,8 @@ class SlaveSync:
     async def show_consumer_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """43: all offsets; queue ids are unquoted keys, as RocketMQ writes them, unless strict JSON is requested."""
         self._check(request)
-        table = await encoded_offsets(self.tables.offsets, quoted=request.boolean("acceptStandardJsonOnly"))
+        quoted, logged = request.boolean("acceptStandardJsonOnly"), request.boolean(ONLY_LOGGED_FIELD)
+        table = await encoded_offsets(self.tables.offsets, quoted=quoted, logged=logged)
         version = orjson.dumps(self.tables.offsets.version.to_json())
         return self._proved(request, b'{"dataVersion":%b,"offsetTable":%b}' % (version, table))
 

@@ -52,6 +52,8 @@ TABLES_LOG_OFFSET = "tablesLogOffset"
 """Our own key in a master's answer about delayed messages: its tables have all events before this offset, no other change."""
 ONLY_FORWARD_FIELD = "onlyForward"
 """Our own field in a commit that a slave hands over: the group may have come further at the master meanwhile."""
+ONLY_LOGGED_FIELD = "onlyLogged"
+"""Our own field in a question for offsets: commits that are not in the master's log yet are left out, as it may lose them."""
 _OFFSET_TABLE = b'"offsetTable":{'
 
 _Commit = tuple[str, str, int, int]
@@ -321,8 +323,10 @@ class ConfigSync:
         return handed
 
     async def _consumer_offsets(self, channel: Channel) -> None:
-        masters = await _offsets_of(await self._ask_raw(channel, RequestCode.GET_ALL_CONSUMER_OFFSET))
-        if self._masters_end is not None:
+        only_logged = self._masters_end is not None
+        body = await self._ask_raw(channel, RequestCode.GET_ALL_CONSUMER_OFFSET, only_logged=only_logged)
+        masters = await _offsets_of(body)
+        if only_logged:
             await self.tables.take_logged_offsets(masters)
             return
         own, push = self.tables.consumer_offsets(), Offsets()
@@ -340,14 +344,15 @@ class ConfigSync:
     async def _ask(self, channel: Channel, code: RequestCode) -> dict[str, Any]:
         return _table_of(await self._ask_raw(channel, code), code)
 
-    async def _ask_raw(self, channel: Channel, code: RequestCode) -> bytes:
+    async def _ask_raw(self, channel: Channel, code: RequestCode, *, only_logged: bool = False) -> bytes:
         """The body of the master's answer, which was proved if there is a secret."""
         self.tables.asking()
         nonce = None
         if self.secret:
             assert self.secrets is not None, "a secret needs nonces"
             nonce = self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big").hex()
-        ext = wire_fields({"acceptStandardJsonOnly": True, "ofMaster": True, NONCE_FIELD: nonce})
+        fields = {"acceptStandardJsonOnly": True, "ofMaster": True, NONCE_FIELD: nonce}
+        ext = wire_fields({**fields, ONLY_LOGGED_FIELD: True if only_logged else None})
         answer = await channel.call(RemotingCommand(code, ext), CALL_SECONDS)
         if answer.code != ResponseCode.SUCCESS:
             raise _Unanswered(answer.code, answer.remark)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.ha.classic.sync import ONLY_LOGGED_FIELD
 from ledgermq.ha.classic.table_proofs import NONCE_FIELD, PROOF_FIELD, is_proved
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode
@@ -42,3 +43,16 @@ async def test_offsets_come_with_bare_keys_or_as_strict_json(tmp_path: Path) -> 
     assert b"{0:7,1:-1}" in bare.body
     assert b'{"0":7,"1":-1}' in strict.body
     assert loads(bare.body)["offsetTable"] == loads(strict.body)["offsetTable"] == expected
+
+
+async def test_a_slave_is_given_no_commit_that_the_master_may_still_lose(tmp_path: Path) -> None:
+    """A commit is seen before it is in the log; only a slave that derives the tables asks for the offsets of the log."""
+    async with open_desk(tmp_path) as desk:
+        desk.broker.offsets.apply("T", "g", 0, 3, own=False)
+        desk.broker.offsets.commit("g", "T", 0, 5)
+        desk.broker.offsets.commit("g", "T", 1, 7)
+        logged = await desk.peer().ask_waiting(RequestCode.GET_ALL_CONSUMER_OFFSET, {ONLY_LOGGED_FIELD: "true"})
+        seen = await desk.peer().ask_waiting(RequestCode.GET_ALL_CONSUMER_OFFSET)
+
+    assert loads(logged.body)["offsetTable"] == {"T@g": {"0": 3}}
+    assert loads(seen.body)["offsetTable"] == {"T@g": {"0": 5, "1": 7}}
