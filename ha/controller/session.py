@@ -184,26 +184,30 @@ class ControllerSession:
             await trio.sleep(FIND_PAUSE_SECONDS)
 
     async def _find(self) -> Address | None:
-        """Ask all controllers at once which of them leads."""
+        """Ask all controllers which of them leads, each again and again, so that a silent one delays none of the others."""
         found: list[Address] = []
-        async with trio.open_nursery() as nursery:
-            for address in self.settings.controllers:
-                nursery.start_soon(self._ask, address, found, nursery.cancel_scope)
+        with trio.move_on_after(CALL_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for address in self.settings.controllers:
+                    nursery.start_soon(self._ask, address, found, nursery.cancel_scope)
         return found[0] if found else None
 
     async def _ask(self, address: Address, found: list[Address], scope: trio.CancelScope) -> None:
-        try:
-            with trio.move_on_after(CALL_SECONDS):
+        while True:
+            try:
                 async with connected(address, network=self.network) as channel:
                     answer = await channel.call(RemotingCommand(RequestCode.CONTROLLER_GET_METADATA_INFO), CALL_SECONDS)
-                metadata = GetMetadataResponse.of(answer)
+                metadata, named = GetMetadataResponse.of(answer), None
+                if metadata.controller_leader_address:
+                    named = Address.parse(metadata.controller_leader_address)
                 if metadata.is_leader:
                     found.insert(0, address)
                     scope.cancel()
-                elif metadata.controller_leader_address:
-                    found.append(Address.parse(metadata.controller_leader_address))
-        except (RemotingError, ValueError) as error:
-            log.debug("controller_not_asked", controller=str(address), reason=str(error))
+                elif named is not None and named not in self.settings.controllers:  # else it is asked itself, if it still lives
+                    found.append(named)
+            except (RemotingError, ValueError) as error:
+                log.debug("controller_not_asked", controller=str(address), reason=str(error))
+            await trio.sleep(FIND_PAUSE_SECONDS)
 
     async def _converse(self, channel: Channel) -> None:
         if self.identity is None or self.identity.check_code:

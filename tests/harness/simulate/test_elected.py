@@ -20,6 +20,16 @@ def quiet() -> Iterator[None]:
         yield
 
 
+ONCE_FAILED = {
+    2010: "brokers went to a controller that was named as leader and had lost power, and the next one took the master for dead",
+}
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED)
+def test_a_seed_that_once_failed_holds(seed: int) -> None:
+    assert simulate_elected(seed).violations == []
+
+
 def test_a_group_goes_on_when_one_node_after_another_fails_alone() -> None:
     """The master is killed, a broker loses power, and the leading controller is killed."""
     failures = (Blow("end master"), Blow("end", End.POWER), Blow("end leading controller"))
