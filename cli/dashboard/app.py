@@ -201,7 +201,6 @@ class Dashboard:
     async def _message(self, request: Request) -> Response:
         topic, broker, offset = _given(request, "topic"), _given(request, "broker"), _number(request, "offset")
         queue, survey = MessageQueue(topic, broker, QueueId(_number(request, "queue"))), await Survey.begin(self.admin)
-        await self.admin.topic_route(topic)  # as `ask_letters` does
         found = await survey.ask([(broker, offset)], lambda _, at: self.admin.message_at(queue, at))
         if not found and survey.complete:
             raise HTTPException(404, f"There is no message with offset {offset} in {queue}.")

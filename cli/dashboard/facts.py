@@ -194,8 +194,6 @@ async def ask_letters(survey: Survey, group: str, number: int) -> tuple[Paged, i
     """One page of a group's dead letters, the newest of each broker first; and how many were not handed out again yet."""
     admin, topic = survey.admin, DLQ_PREFIX + group
     held = await queues_of_topic(survey, topic)
-    if held:
-        await admin.topic_route(topic)  # otherwise `message_at` uses the route that it learned first, whoever leads now
     reader = REDRIVE_PREFIX + group
     positions = await survey.ask(survey.everywhere([topic]), lambda broker, _: admin.group_stats(reader, topic, broker=broker))
     done = {queue: each.consumer_offset for answer in positions.values() for queue, each in answer.items()}

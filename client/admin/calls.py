@@ -45,9 +45,9 @@ class AdminCalls:
         brokers = map(parse_broker, table_of(answer, "brokerAddrTable").values())
         return Cluster(tuple(sorted(brokers, key=lambda broker: (broker.cluster, broker.name))))
 
-    async def _know(self, topic: str) -> None:
-        if topic not in self._session.routes.routes:
-            await self._session.refresh_route(topic)
+    async def _learn_route(self, topic: str) -> None:
+        """Ask where a topic is now: after a failover the route that an earlier call has learned names a master that is gone."""
+        await self._session.refresh_route(topic)
 
     async def _ask(
         self,

@@ -231,14 +231,14 @@ class GroupAdmin(AdminCalls):
         check_group(group)
         check_queue("queue", queue)
         check_integer("offset", offset, 0, LONG_MAX)
-        await self._know(queue.topic)
+        await self._learn_route(queue.topic)
         await commit_offset(self._session, group, queue, offset)
 
     async def offset_of(self, group: str, queue: MessageQueue) -> int | None:
         """The offset that a group has committed in one queue; None if it never committed."""
         check_group(group)
         check_queue("queue", queue)
-        await self._know(queue.topic)
+        await self._learn_route(queue.topic)
         return await committed_offset(self._session, group, queue)
 
     async def clone_offsets(self, source_group: str, target_group: str, topic: str) -> None:

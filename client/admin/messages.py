@@ -96,7 +96,7 @@ class MessageAdmin(AdminCalls):
         """
         check_queue("queue", queue)
         check_integer("offset", offset, 0, LONG_MAX)
-        await self._know(queue.topic)
+        await self._learn_route(queue.topic)
         address = await member_of(self._session, queue)
         fields = {
             "consumerGroup": ADMIN_GROUP,

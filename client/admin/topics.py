@@ -241,12 +241,12 @@ class TopicAdmin(AdminCalls):
     async def queue_range(self, queue: MessageQueue) -> tuple[int, int]:
         """The smallest offset of a queue and the one that its next message will get."""
         check_queue("queue", queue)
-        await self._know(queue.topic)
+        await self._learn_route(queue.topic)
         return await min_offset(self._session, queue), await max_offset(self._session, queue)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message of a queue stored at `timestamp_ms` or later."""
         check_queue("queue", queue)
         check_integer("timestamp_ms", timestamp_ms, 0, LONG_MAX)
-        await self._know(queue.topic)
+        await self._learn_route(queue.topic)
         return await offset_at(self._session, queue, timestamp_ms)

@@ -6,12 +6,17 @@ from typing import Any, cast
 
 import attrs
 import pytest
+from trio.testing import MockClock
 
+from ledgermq.client.admin import open_admin
 from ledgermq.client.admin.calls import AdminCalls
 from ledgermq.client.errors import NoAnswer
+from ledgermq.client.producer import open_producer
 from ledgermq.client.session import Session
+from ledgermq.message.message import Message
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.remoting.command import RemotingCommand
+from ledgermq.testing.embedded import open_virtual
 from ledgermq.world.network import Address
 
 
@@ -70,3 +75,18 @@ async def test_a_name_server_that_is_gone_keeps_no_other_from_a_change() -> None
         await Admin(cast("Session", servers)).delete_at_name_servers()
     assert servers.asked == [0, 1, 2]
     assert caught.value.__notes__ == ["Done by 10.0.0.1:1, 10.0.0.1:2; not by 10.0.0.1:0."]
+
+
+async def test_a_queue_is_found_where_the_new_master_has_it(autojump_clock: MockClock) -> None:
+    """The client knew the route from before the failover."""
+    async with (
+        open_virtual(mode="controller", nodes=2) as cluster,
+        open_producer(cluster.namesrv, "producers", world=cluster.world) as producer,
+        open_admin(cluster.namesrv, world=cluster.world) as admin,
+    ):
+        sent = await producer.send(Message("orders", b"first"))
+        assert await admin.queue_range(sent.queue) == (0, 1)
+        await cluster.kill(await cluster.master())
+        await cluster.master()
+
+        assert await admin.queue_range(sent.queue) == (0, 1)
