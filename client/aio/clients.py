@@ -394,9 +394,12 @@ class AioAdmin(Hosted[AioHost[admin.Admin]]):
     cluster = _asked(admin.Admin.cluster)
     create_group = _asked(admin.Admin.create_group)  # type: ignore[arg-type] # one of its settings could be named `self`
     create_topic = _asked(admin.Admin.create_topic)
+    create_user = _asked(admin.Admin.create_user)
     delete_group = _asked(admin.Admin.delete_group)
     delete_kv = _asked(admin.Admin.delete_kv)
+    delete_rights = _asked(admin.Admin.delete_rights)
     delete_topic = _asked(admin.Admin.delete_topic)
+    delete_user = _asked(admin.Admin.delete_user)
     get_kv = _asked(admin.Admin.get_kv)
     group_connections = _asked(admin.Admin.group_connections)
     group_stats = _asked(admin.Admin.group_stats)
@@ -414,8 +417,10 @@ class AioAdmin(Hosted[AioHost[admin.Admin]]):
     put_kv = _asked(admin.Admin.put_kv)
     queue_range = _asked(admin.Admin.queue_range)
     reset_offsets = _asked(admin.Admin.reset_offsets)
+    rights = _asked(admin.Admin.rights)
     running_info = _asked(admin.Admin.running_info)
     set_offset = _asked(admin.Admin.set_offset)
+    set_right = _asked(admin.Admin.set_right)
     set_writable = _asked(admin.Admin.set_writable)
     topic_config = _asked(admin.Admin.topic_config)
     topic_groups = _asked(admin.Admin.topic_groups)
@@ -426,6 +431,8 @@ class AioAdmin(Hosted[AioHost[admin.Admin]]):
     update_broker_config = _asked(admin.Admin.update_broker_config)
     update_group = _asked(admin.Admin.update_group)  # type: ignore[arg-type] # likewise
     update_topic = _asked(admin.Admin.update_topic)
+    update_user = _asked(admin.Admin.update_user)
+    users = _asked(admin.Admin.users)
 
 
 def _in_asyncio(

@@ -184,6 +184,12 @@ _QUEUE = {
     "group": "fuzz-g",
 }
 _VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 5}
+ACL = (
+    b'{"policies":[{"entries":[{"actions":["Pub","Sub"],"decision":"Allow","resource":["Topic:fuzz-a"],"sourceIps":["10.0.0.0/8"]}],'
+    b'"policyType":"Custom"}],"subject":"User:fuzz-u"}'
+)
+"""The body that gives a user a right."""
+
 _BROKER = {
     "clusterName": "fuzz-cluster",
     "brokerName": "fuzz-broker",
@@ -255,6 +261,15 @@ BROKER: tuple[Whole, ...] = (
     Whole(353, {"group": "fuzz-g", "topic": "fuzz-a", "readable": "true"}),
     Whole(314, {"srcGroup": "fuzz-g", "destGroup": "fuzz-h", "topic": "fuzz-a", "offline": "true"}),
     Whole(60002, {"producer": "fuzz-p"}),
+    Whole(3001, {"username": "fuzz-u"}, b'{"password":"p","userStatus":"enable","userType":"Normal","username":"fuzz-u"}'),
+    Whole(3002, {"username": "fuzz-u"}, b'{"password":"q","userStatus":"disable"}'),
+    *(Whole(code, {"username": "fuzz-u"}) for code in (3003, 3004)),
+    Whole(3005, {"filter": "fuzz"}),
+    *(Whole(code, {"subject": "User:fuzz-u"}, ACL) for code in (3006, 3007)),
+    Whole(3008, {"subject": "User:fuzz-u", "policyType": "Custom", "resource": "Topic:fuzz-a"}),
+    Whole(3009, {"subject": "User:fuzz-u"}),
+    Whole(3010, {"subjectFilter": "User", "resourceFilter": "fuzz"}),
+    Whole(60003, {"haNonce": "0a" * 32}),
     *(Whole(code) for code in (21, 26, 28, 43, 45, 201, 305, 306, 316, 328, 329, 402, 907)),
     Whole(43, {"acceptStandardJsonOnly": "true", "haNonce": "0a" * 32}),
     Whole(25, {}, b"maxFilterMessageSize=16000\nshortPollingTimeMills=1000\n"),

@@ -92,7 +92,7 @@ async def test_a_slave_finds_its_master_and_becomes_like_it(tmp_path: Path) -> N
 
         reader = slave.peer()
         assert [message.body for message in reader.pulled("T1")] == [b"one", b"two"]
-        assert slave.broker.offsets.query("g", "T1", 0) == 1
+        await until(lambda: slave.broker.offsets.query("g", "T1", 0) == 1)  # once the commit is in the log
         refused = reader.send("T1")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "slave" in (refused.remark or "")

@@ -198,7 +198,7 @@ class Replica:
             broker_id=self.broker_id,
             broker_address=self.address,
             max_offset=self.max_offset,
-            epoch=1,
+            epoch=0,
             clean_stop=clean_stop,
         )
         answer = await self.group.asked(RequestCode.CONTROLLER_REGISTER_BROKER, request)
@@ -228,7 +228,7 @@ class Replica:
             broker_name=NAME,
             broker_addr=self.address,
             broker_id=self.broker_id,
-            epoch=1,
+            epoch=0,
             max_offset=self.max_offset,
             heartbeat_timeout_mills=round(TIMEOUT_SECONDS * 1000),
         )

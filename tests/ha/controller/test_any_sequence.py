@@ -88,7 +88,7 @@ class AnySequence(RuleBasedStateMachine):
         assert new.master_epoch >= old.master_epoch
         assert new.in_sync == old.in_sync or new.in_sync_epoch > old.in_sync_epoch
         if new.master_id not in (None, old.master_id):
-            assert new.master_epoch == old.master_epoch + 1
+            assert new.master_epoch == old.master_epoch + 1 or (old.first and new.master_epoch > old.master_epoch)
 
     @invariant()
     def masters_come_from_the_set(self) -> None:
