@@ -79,6 +79,9 @@ class Sends:
     _host: AioHost[Producer[Any]]
     _passed: deque[_Send] = attrs.field(factory=deque[_Send])
     """The sends that wait for the client's thread."""
+    _unbegun: dict[Hashable, _Group] = attrs.field(factory=dict[Hashable, _Group])
+    """The groups whose tasks have not begun yet, by `_Send.together_with`. Later sends join them, because trio begins the tasks
+of one turn in any order, and a group of their own could overtake."""
 
     async def send(
         self,
@@ -109,17 +112,28 @@ class Sends:
             raise
 
     def _start(self) -> None:
-        groups: dict[Hashable, _Group] = {}
+        fresh: list[tuple[Hashable, _Group]] = []
         while self._passed:
             send = self._passed.popleft()
             send.begun = True
-            if not send.withdrawn:
-                groups.setdefault(send.together_with, _Group()).add(send)
-        for group in groups.values():
-            if not self._host.start(partial(self._make, group)):
+            if send.withdrawn:
+                continue
+            group = self._unbegun.get(key := send.together_with)
+            if group is None or group.scope.cancel_called:
+                group = self._unbegun[key] = _Group()
+                fresh.append((key, group))
+            group.add(send)
+        for key, group in fresh:
+            if not self._host.start(partial(self._make, key, group)):
+                self._begin(key, group)
                 self._fail(group, Closed("the client is closed"))
 
-    async def _make(self, group: _Group) -> None:
+    def _begin(self, key: Hashable, group: _Group) -> None:
+        if self._unbegun.get(key) is group:
+            del self._unbegun[key]
+
+    async def _make(self, key: Hashable, group: _Group) -> None:
+        self._begin(key, group)
         try:
             with group.scope:
                 await (self._make_one(group) if len(group.sends) == 1 else self._make_together(group))

@@ -167,3 +167,46 @@ def test_sends_under_way_at_the_end_say_that_they_may_be_stored() -> None:
             assert not may_have_been_stored(error)
 
     asyncio.run(main())
+
+
+def test_later_sends_do_not_overtake_those_whose_task_has_not_begun() -> None:
+    """Trio begins the tasks of one turn in any order; here the later one would begin first."""
+
+    @attrs.define
+    class Host:
+        """Keeps what is started, to run it in reverse."""
+
+        event_loop: asyncio.AbstractEventLoop
+        client: Recorder = attrs.field(factory=Recorder)
+        started: list[Any] = attrs.field(factory=list[Any])
+        woken: list[Any] = attrs.field(factory=list[Any])
+        wakeups: Any = attrs.field(factory=lambda: cast("Any", type("Wakeups", (), {"add": staticmethod(lambda *_: None)})))
+
+        def check_caller(self) -> None: ...
+
+        def soon(self, function: Any) -> None:
+            self.woken.append(function)
+
+        def start(self, function: Any) -> bool:
+            self.started.append(function)
+            return True
+
+    async def wake(function: Any) -> None:
+        function()
+
+    async def main() -> None:
+        host = Host(asyncio.get_running_loop())
+        sends = Sends(cast("Any", host))
+        tasks: list[asyncio.Task[Any]] = []
+        for body in (b"first", b"second"):
+            tasks.append(asyncio.create_task(sends.send(Message("t", body), None, None, None, 3.0)))
+            await asyncio.sleep(0)
+            trio.run(wake, host.woken.pop())  # for each of them, and no task begins in between
+        for function in reversed(host.started):
+            trio.run(function)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert host.client.together == [[b"first", b"second"]]
+
+    asyncio.run(main())
