@@ -207,3 +207,17 @@ async def test_users_are_known_to_the_master_that_is_elected_next() -> None:
         await until(lambda: two.broker(2).role.takes_puts)
 
         assert two.broker(2).tables.access.users.keys() == {"alice"}
+
+
+async def test_a_master_with_too_few_in_sync_stores_nothing() -> None:
+    """With minInSyncReplicas=2 one copy is not enough."""
+    async with pair(minInSyncReplicas="2") as (two, producer):
+        await send(producer, "first")
+        await two.cluster.kill(two.address(2))
+        await until(lambda: two.controller.members == frozenset({1}))
+        end = two.broker(1).store.log.max_offset
+
+        with pytest.raises(ClientError, match="minInSyncReplicas asks for 2"):
+            await producer.send(Message("orders", b"second"))
+
+        assert two.broker(1).store.log.max_offset == end
