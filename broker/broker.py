@@ -154,12 +154,15 @@ class Broker:
         self.table_log = TableLog(store=store, role=role, tables=self.tables)
         self.delay.adopt = self.table_log.adopt_topic
         self.replication = self.mode.replication(
+            config=self.config,
             store=store,
             role=role,
             tables=self.tables,
             table_log=self.table_log,
             persistence=self.persistence,
             network=self.network,
+            clock=clock,
+            secrets=self.world.secrets,
         )
         self.registration = Registration(
             config=self.live_config,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import attrs
 import trio
@@ -13,15 +13,11 @@ from ..ha.classic.protocol import TransferLimits
 from ..ha.classic.settings import HaSettings
 from ..ha.classic.sync import ConfigSync
 from ..remoting.dispatcher import Service
-from ..store.message_store import MessageStore
-from ..world.network import Address, Network
+from ..world.network import Address
 from ..world.real import World
 from .config import SYNC_FLUSH, SYNC_MASTER, BrokerConfig
-from .persistence import Persistence
-from .replication import A_SEGMENT, Replication
-from .role import LiveRole, Role, RoleState
-from .table_log import TableLog
-from .tables import Tables
+from .replication import A_SEGMENT, Replication, ReplicationParts
+from .role import Role, RoleState
 
 
 def ha_settings(config: BrokerConfig, port: int) -> HaSettings:
@@ -163,28 +159,8 @@ class ClassicMode:
     def first_role(self) -> RoleState:
         return RoleState(Role.READ_ONLY, self.config.broker_id, "it is starting")
 
-    def replication(
-        self,
-        *,
-        store: MessageStore,
-        role: LiveRole,
-        tables: Tables,
-        table_log: TableLog,
-        persistence: Persistence,
-        network: Network,
-    ) -> ClassicReplication[ClassicNode]:
-        return ClassicReplication(
-            config=self.config,
-            node=self.node,
-            store=store,
-            role=role,
-            tables=tables,
-            table_log=table_log,
-            persistence=persistence,
-            network=network,
-            clock=self.world.clock,
-            secrets=self.world.secrets,
-        )
+    def replication(self, **parts: Unpack[ReplicationParts]) -> ClassicReplication[ClassicNode]:
+        return ClassicReplication(node=self.node, **parts)
 
     def services(self) -> Iterable[Service]:
         return ()

@@ -8,7 +8,7 @@ role that it has.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Unpack
 
 import attrs
 import trio
@@ -36,11 +36,8 @@ from ..world.supervision import keep_running
 from .answer_policies import Decided
 from .classic import ClassicReplication, ha_settings
 from .config import BrokerConfig, parse_addresses
-from .persistence import Persistence
-from .replication import A_SEGMENT, RETRY_SECONDS
-from .role import LiveRole, Role, RoleState
-from .table_log import TableLog
-from .tables import Tables
+from .replication import A_SEGMENT, RETRY_SECONDS, ReplicationParts
+from .role import Role, RoleState
 
 log = get_logger(__name__)
 
@@ -226,33 +223,13 @@ class ControllerMode:
     def first_role(self) -> RoleState:
         return RoleState(Role.CANDIDATE, self.node.own_id, "it is starting")
 
-    def replication(
-        self,
-        *,
-        store: MessageStore,
-        role: LiveRole,
-        tables: Tables,
-        table_log: TableLog,
-        persistence: Persistence,
-        network: Network,
-    ) -> ControllerReplication:
-        session = self._session(store, network)
+    def replication(self, **parts: Unpack[ReplicationParts]) -> ControllerReplication:
+        store = parts["store"]
+        session = self._session(store, parts["network"])
         self._services.append(
             ControllerRequests(config=self.config, node=self.node, session=session, store=store, ha_address=self._ha_address)
         )
-        return ControllerReplication(
-            config=self.config,
-            node=self.node,
-            store=store,
-            role=role,
-            tables=tables,
-            table_log=table_log,
-            persistence=persistence,
-            network=network,
-            clock=self.world.clock,
-            secrets=self.world.secrets,
-            session=session,
-        )
+        return ControllerReplication(node=self.node, session=session, **parts)
 
     def _ha_address(self) -> str:
         return str(Address(bare_host(self.config.broker_ip2) or self.address.host, self.node.port))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 import attrs
 import trio
@@ -26,21 +26,16 @@ from ..ha.raft.units import PeerId
 from ..message.units import MASTER_ID
 from ..remoting.dispatcher import AnswerPolicy, Service
 from ..store.errors import StoreError
-from ..store.message_store import MessageStore
 from ..world.address import Address, is_loopback_host
 from ..world.events import get_logger
-from ..world.network import Network
 from ..world.real import World
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from .admin.dledger_group import DLedgerAdministration
 from .answer_policies import Decided
 from .config import BrokerConfig
-from .persistence import Persistence
-from .replication import A_SEGMENT, RETRY_SECONDS, Replication
-from .role import LiveRole, Role, RoleState
-from .table_log import TableLog
-from .tables import Tables
+from .replication import A_SEGMENT, RETRY_SECONDS, Replication, ReplicationParts
+from .role import Role, RoleState
 
 log = get_logger(__name__)
 
@@ -234,28 +229,8 @@ class DLedgerMode:
     def first_role(self) -> RoleState:
         return RoleState(Role.CANDIDATE, self.config.replica_id, "it is starting")
 
-    def replication(
-        self,
-        *,
-        store: MessageStore,
-        role: LiveRole,
-        tables: Tables,
-        table_log: TableLog,
-        persistence: Persistence,
-        network: Network,
-    ) -> DLedgerReplication:
-        return DLedgerReplication(
-            config=self.config,
-            node=self.node,
-            store=store,
-            role=role,
-            tables=tables,
-            table_log=table_log,
-            network=network,
-            clock=self.world.clock,
-            secrets=self.world.secrets,
-            persistence=persistence,
-        )
+    def replication(self, **parts: Unpack[ReplicationParts]) -> DLedgerReplication:
+        return DLedgerReplication(node=self.node, **parts)
 
     def services(self) -> Iterable[Service]:
         yield DLedgerAdministration(self.node)

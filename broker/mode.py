@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from ..ha.node import ReplicationNode
 from ..remoting.dispatcher import Service
-from ..store.message_store import MessageStore
 from ..world.address import Address
-from ..world.network import Network
 from ..world.real import World
 from .config import BrokerConfig
-from .persistence import Persistence
-from .replication import Replication
-from .role import LiveRole, RoleState
-from .table_log import TableLog
-from .tables import Tables
+from .replication import Replication, ReplicationParts
+from .role import RoleState
 
 
 class Mode(Protocol):
@@ -37,16 +32,7 @@ class Mode(Protocol):
         """The role until the node has started."""
         ...
 
-    def replication(
-        self,
-        *,
-        store: MessageStore,
-        role: LiveRole,
-        tables: Tables,
-        table_log: TableLog,
-        persistence: Persistence,
-        network: Network,
-    ) -> Replication[Any]:
+    def replication(self, **parts: Unpack[ReplicationParts]) -> Replication[Any]:
         """The replication of the log and the tables of an open store."""
         ...
 

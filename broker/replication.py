@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 import attrs
 import trio
@@ -133,6 +133,20 @@ class CopiedTables:
 
     def handed(self, topic: str, group: str, queue_id: int) -> None:
         self.tables.offsets.handed(topic, group, queue_id)
+
+
+class ReplicationParts(TypedDict):
+    """What every mode's replication gets from its broker; the fields of `Replication` say what they are."""
+
+    config: BrokerConfig
+    store: MessageStore
+    role: LiveRole
+    tables: Tables
+    table_log: TableLog
+    persistence: Persistence
+    network: Network
+    clock: Clock
+    secrets: Randomness
 
 
 @attrs.define(eq=False, kw_only=True)
