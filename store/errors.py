@@ -44,7 +44,7 @@ class StoreInUse(StoreError):
     def __init__(self, path: str) -> None:
         super().__init__(
             f"the store {path} is in use by another broker; nothing was opened: stop that one, or give this one directories of "
-            "its own (storePathRootDir, storePathCommitLog, storePathDLedgerCommitLog)"
+            "its own (storePathRootDir, storePathCommitLog, storePathDLedgerCommitLog; controllerStorePath of a controller)"
         )
         self.path = path
 

@@ -12,6 +12,8 @@ from ...remoting.changed_settings import read_changes
 from ...remoting.dispatcher import Dispatcher
 from ...remoting.server import RemotingServer, ServerLimits
 from ...remoting.tls import open_tls
+from ...store.locking import StoreLock, lock_store
+from ...world.disk import Disk
 from ...world.network import Address
 from ...world.real import World
 from .config import CHANGEABLE, ControllerConfig
@@ -47,6 +49,7 @@ async def open_controller(config: ControllerConfig, world: World) -> AsyncGenera
 
     Raises:
         OSError: a port is taken, or the disk failed. Nothing is left open.
+        StoreInUse: another controller has the same directory. Nothing was changed.
         WrongHaSetting, BadControllerConfig: settings cannot work. Nothing was started.
         BadTlsSetting, TlsFailed: TLS cannot be used as configured.
         CorruptLedger, CorruptHardState, CorruptEvents: the log cannot be used; see these classes.
@@ -59,6 +62,7 @@ async def open_controller(config: ControllerConfig, world: World) -> AsyncGenera
     limits = ServerLimits(idle_seconds=config.server_channel_max_idle_time_seconds)
     server = RemotingServer(dispatcher, world.network, world.clock, limits, tls)
     async with AsyncExitStack() as opened:
+        opened.callback((await world.workers.run(_lock, world.disk, config.store_path)).release)
         listeners = list(await world.network.open_listeners(config.bind_address, config.listen_port))
         for listener in listeners:
             await opened.enter_async_context(listener)
@@ -85,6 +89,12 @@ async def open_controller(config: ControllerConfig, world: World) -> AsyncGenera
         await nursery.start(server.serve, listeners)
         yield Controller(Address.parse(settings.serves), node, dispatcher, service)
         nursery.cancel_scope.cancel()
+
+
+def _lock(disk: Disk, directory: str) -> StoreLock:
+    """Take the directory for this controller alone: two that wrote one log would each undo what the other has promised."""
+    disk.make_directories(directory)
+    return lock_store(disk, directory)
 
 
 def _load_changes(config: ControllerConfig, world: World) -> dict[str, str]:

@@ -10,6 +10,7 @@ from ledgermq.ha.controller.config import ControllerConfig
 from ledgermq.ha.controller.errors import BadControllerConfig
 from ledgermq.ha.controller.server import open_controller
 from ledgermq.ha.errors import WrongHaSetting
+from ledgermq.store.errors import StoreInUse
 from ledgermq.testing.sim.world import sim_world
 from ledgermq.world.files import replace_file
 from ledgermq.world.memory_disk import MemoryDisk
@@ -63,3 +64,14 @@ async def test_a_damaged_file_of_changes_is_refused(world: World, content: bytes
     with pytest.raises(BadControllerConfig):
         async with open_controller(CONFIG, world):
             pass
+
+
+async def test_a_second_controller_in_one_directory_is_refused(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    """On ports of its own, too: two that wrote one log would each lead."""
+    elsewhere = attrs.evolve(CONFIG, listen_port=29876, peers=f"n0-{HOST}:29877")
+    async with open_controller(CONFIG, world):
+        with pytest.RaisesGroup(StoreInUse, allow_unwrapped=True, flatten_subgroups=True):
+            async with open_controller(elsewhere, world):
+                pass
+    async with open_controller(CONFIG, world):
+        pass  # it is free again
