@@ -191,7 +191,7 @@ class ClassicNode:
         log.on_appended, log.on_awaited = service.log_grew, service.transfer_now
         service.on_fresh_slave = self._append_queue_ends
         self._local.on_readable.append(service.log_grew)
-        await self._nursery.start(self._run_role, service.run)
+        await self._begin(service.run)
 
     def _append_queue_ends(self, start: int) -> None:
         """Report the ends of queues whose messages are all before `start`, for a slave that gets the log from there on."""
@@ -214,7 +214,7 @@ class ClassicNode:
             on_joined=self.on_following,
         )
         self.client.follow(self._master)
-        await self._nursery.start(self._run_role, self.client.run)
+        await self._begin(self.client.run)
 
     async def stop(self) -> None:
         self._scope.cancel()
@@ -224,6 +224,14 @@ class ClassicNode:
         if self.service is not None:
             self._local.on_readable.remove(self.service.log_grew)
         self.service, self.client, self._ended = None, None, None
+
+    async def _begin(self, run: Callable[..., Awaitable[None]]) -> None:
+        """Start a role.
+
+        Cancellation: nothing was started. A stop of the broker may have ended the nursery while a change of role was under way.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._nursery.start(self._run_role, run)
 
     async def _run_role(
         self, run: Callable[..., Awaitable[None]], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

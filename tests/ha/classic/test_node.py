@@ -405,3 +405,15 @@ async def test_what_came_is_served_though_its_report_does_not_reach_the_master(
         monkeypatch.setattr(HAClient, "_drain", broken)
         master.put()
         await slave.until(lambda: slave.store.max_offset("T", 0) == 1)
+
+
+async def test_a_change_of_role_that_a_stop_overtakes_ends_with_it(autojump_clock: MockClock, open_node: OpenNode) -> None:
+    """The node's tasks may have ended already; the stop of a broker then raised an error instead of ending."""
+    async with open_node("n") as running:
+        pass
+
+    with trio.CancelScope() as stopping:
+        stopping.cancel()
+        await running.node.follow(1, term=0)
+
+    assert stopping.cancelled_caught
