@@ -89,13 +89,16 @@ class Acknowledgements:
         """
         if not self.is_slave_ok(end):
             done(PutStatus.SLAVE_NOT_AVAILABLE)
-        elif end <= self.confirmed:
+        elif self._is_acknowledged(end):
             done(PutStatus.PUT_OK)
         else:
             if not len(self._pending):
                 self._answered_end = self._last_end
             self._pending.add(end, deadline, done)
         self._last_end = end
+
+    def _is_acknowledged(self, end: int) -> bool:
+        return end <= self.confirmed
 
     def expire(self, now: float) -> None:
         """Answer the puts whose deadline has passed."""

@@ -54,6 +54,9 @@ class InSyncAcknowledgements(Acknowledgements):
     """A member that has not reached for so long what the log was then is to leave (haMaxTimeSlaveNotCatchup)."""
     all_acknowledge: bool = True
     """Whether a put waits for all members (allAckInSyncStateSet), or for `replicas` copies of them."""
+    members_min: int = 1
+    """While the confirmed set has fewer members, no put is acknowledged (minInSyncReplicas): one that was stored when there
+    were enough waits until there are enough again, or times out."""
     _joining: set[int] = attrs.field(factory=set[int])
     """Replicas that are waited for and not in the confirmed set."""
     _proposed: frozenset[int] = frozenset()
@@ -122,7 +125,11 @@ class InSyncAcknowledgements(Acknowledgements):
         if not self.all_acknowledge and required:
             copies = min(self.replicas, len(required) + 1)
             answered = sorted(held, reverse=True)[copies - 2] if copies > 1 else self.log_end()
-        self._pending.reach(max(answered, self.confirmed))
+        if len(self.members) >= self.members_min:
+            self._pending.reach(max(answered, self.confirmed))
+
+    def _is_acknowledged(self, end: int) -> bool:
+        return super()._is_acknowledged(end) and len(self.members) >= self.members_min
 
     def is_slave_ok(self, end: int) -> bool:
         """Whether a put may wait: always, because a member that is lost leaves the set soon, or the put times out."""

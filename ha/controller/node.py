@@ -75,6 +75,7 @@ class ElectedNode(ClassicNode):
             limit_readable=self._limit_readable,
             lag_seconds_max=settings.lag_seconds_max,
             all_acknowledge=settings.all_acknowledge,
+            members_min=settings.min_in_sync_replicas,
         )
         return self.in_sync
 

@@ -214,7 +214,9 @@ async def test_a_master_with_too_few_in_sync_stores_nothing() -> None:
     async with pair(minInSyncReplicas="2") as (two, producer):
         await send(producer, "first")
         await two.cluster.kill(two.address(2))
-        await until(lambda: two.controller.members == frozenset({1}))
+        in_sync = two.node(two.broker(1)).in_sync
+        assert in_sync is not None
+        await until(lambda: in_sync.members == frozenset({1}))
         end = two.broker(1).store.log.max_offset
 
         with pytest.raises(ClientError, match="minInSyncReplicas asks for 2"):

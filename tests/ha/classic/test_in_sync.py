@@ -22,7 +22,12 @@ class Log:
     answers: list[PutStatus] = attrs.field(factory=list[PutStatus])
 
     def books(
-        self, *members: int, confirmed: int | None = None, all_acknowledge: bool = True, replicas: int = 1
+        self,
+        *members: int,
+        confirmed: int | None = None,
+        all_acknowledge: bool = True,
+        replicas: int = 1,
+        members_min: int = 1,
     ) -> InSyncAcknowledgements:
         return InSyncAcknowledgements(
             own_id=MASTER,
@@ -33,6 +38,7 @@ class Log:
             limit_readable=self.limited,
             all_acknowledge=all_acknowledge,
             replicas=replicas,
+            members_min=members_min,
         )
 
     def limited(self, limit: int | None) -> None:
@@ -63,6 +69,33 @@ def test_an_elected_master_shows_no_more_than_its_predecessor_until_the_set_has_
     acks.hold(B, 1000)
     assert log.limit == 1000
     assert acks.settled
+
+
+def test_a_put_that_was_stored_before_the_set_became_too_small_is_acknowledged_when_it_has_grown_again() -> None:
+    log = Log()
+    acks = log.books(MASTER, B, members_min=2)
+    log.put(acks)
+
+    acks.confirm(frozenset({MASTER}), 6)
+    log.put(acks)
+    assert log.answers == []
+
+    acks.hold(B, 1200)
+    assert log.answers == []
+
+    acks.confirm(frozenset({MASTER, B}), 7)
+    assert log.answers == [PutStatus.PUT_OK, PutStatus.PUT_OK]
+
+
+def test_a_put_that_was_stored_before_the_set_became_too_small_times_out_otherwise() -> None:
+    log = Log()
+    acks = log.books(MASTER, B, members_min=2)
+    log.put(acks)
+
+    acks.confirm(frozenset({MASTER}), 6)
+    acks.expire(3.0)
+
+    assert log.answers == [PutStatus.FLUSH_SLAVE_TIMEOUT]
 
 
 def test_a_put_waits_for_every_member_and_shows_nothing_before() -> None:
