@@ -16,7 +16,7 @@ MODEL_STATES ?= 100000
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes, and each would compile every module.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs test check interop sim sim-slow check-model fuzz edge stages full bench clean
+.PHONY: demo docs test orders check interop sim sim-slow check-model fuzz edge stages full bench clean
 
 # Spark is published as sources, from which pip builds a package of 490 MB and unpacks it at once: compressing it would take longer
 # than all the rest. The environment has `ledgermq` already, so naming an extra of it builds nothing else.
@@ -57,6 +57,10 @@ demo: .venv/ready-to-run  ## a message goes round; then a job on Spark over the 
 
 test: .venv/ready  ## the tests that need nothing but Python, those of the jobs on Spark among them
 	$(BIN)/python -m pytest tests --ignore=tests/interop -m "not slow" -q --numprocesses $(TEST_PROCESSES) --dist loadfile --durations 15 $(TEST_OPTIONS)
+
+orders: .venv/ready  ## the tests on virtual time, with three other orders of their tasks
+	set -e; for order in 1 2 3; do \
+	  $(BIN)/python -m pytest tests -m "virtual and not slow" -q --order $$order --numprocesses $(TEST_PROCESSES) --dist loadfile; done
 
 check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/ruff format --check .
@@ -102,7 +106,7 @@ stages: .venv/ready  ## what Spark writes exactly once while it repeats stages: 
 	$(BIN)/python -m harness.processes.spark --rounds 2 --faults delete,kill --unfenced
 
 # The gates that take long, or that depend on foreign peers and on real time; before a capability counts as finished.
-full: docs interop sim sim-slow check-model fuzz edge stages  ## all that .ci/run leaves out, for two hours; wants Java, Maven, Go and npm
+full: docs interop orders sim sim-slow check-model fuzz edge stages  ## all that .ci/run leaves out, for two hours; wants Java, Maven, Go and npm
 
 bench: .venv/ready  ## every figure, briefly, against Apache RocketMQ on this machine
 	$(BIN)/python bench/all.py --quick

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Generator, Sequence
+import zlib
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from pathlib import Path
 
 import attrs
@@ -12,9 +13,10 @@ import pytest
 import trio
 import trio.testing
 from hypothesis import HealthCheck, settings
-from trio.abc import Listener
+from trio.abc import Clock, Instrument, Listener
 from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 
+from ledgermq.testing.sim.scheduler import seeded_run
 from ledgermq.world.network import Address, PlainStream, Stream
 from ledgermq.world.self_signed import self_signed
 
@@ -27,8 +29,9 @@ settings.load_profile("shared machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite`: write the traces of text scenarios anew instead of comparing them. `--again`: see `real_world.py`."""
+    """`--rewrite` writes the traces of text scenarios anew; `--order`: see `in_order`; `--again`: see `real_world.py`."""
     parser.addoption("--rewrite", action="store_true", help="write the expected traces of text scenarios anew")
+    parser.addoption("--order", type=int, default=0, help="run tests on virtual time with another order of their tasks")
     parser.addoption("--again", action="store_true", help="run failed tests of processes and sockets once more, alone")
 
 
@@ -50,8 +53,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileSch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "autojump_clock" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.virtual)
+            item.add_marker(pytest.mark.trio(run=in_order(config.getoption("order"), item.nodeid)))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+def in_order(order: int, test: str) -> Callable[..., None]:
+    """Runs a test on virtual time, with an order of its tasks that depends on its name and on `order` alone.
+
+    Trio shuffles the tasks that are ready, so a test that waits for the wrong thing would fail only now and then. The clock is
+    given here because pytest-trio passes a test no clock that it names with `usefixtures`.
+    """
+
+    def run(function: Callable[..., Awaitable[None]], clock: Clock | None, instruments: Sequence[Instrument]) -> None:
+        seeded_run(function, seed=zlib.crc32(f"{order} {test}".encode()), clock=clock, instruments=instruments)
+
+    return run
 
 
 @attrs.frozen

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import trio
@@ -19,7 +19,13 @@ import trio.testing
 T = TypeVar("T")
 
 
-def seeded_run(function: Callable[..., Awaitable[T]], *args: Any, seed: int, clock: trio.abc.Clock | None = None) -> T:
+def seeded_run(
+    function: Callable[..., Awaitable[T]],
+    *args: Any,
+    seed: int,
+    clock: trio.abc.Clock | None = None,
+    instruments: Sequence[trio.abc.Instrument] = (),
+) -> T:
     """Run `function` under trio so that the same seed gives the same run, in this process and in any other.
 
     Args:
@@ -27,6 +33,7 @@ def seeded_run(function: Callable[..., Awaitable[T]], *args: Any, seed: int, clo
         args: the arguments of `function`.
         seed: determines the order in which tasks run.
         clock: the clock of the run; by default a mock clock that jumps whenever all tasks wait.
+        instruments: see `trio.run`.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -35,9 +42,9 @@ def seeded_run(function: Callable[..., Awaitable[T]], *args: Any, seed: int, clo
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # noqa: SLF001
     scheduler._r = random.Random(seed)  # noqa: S311, SLF001
     try:
-        return trio.run(function, *args, clock=clock or trio.testing.MockClock(autojump_threshold=0))
+        return trio.run(function, *args, clock=clock or trio.testing.MockClock(autojump_threshold=0), instruments=instruments)
     finally:
         if collects:
             gc.enable()
-        gc.collect()
+        gc.collect(0)  # whatever was made meanwhile is in the youngest generation
         scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r = before  # noqa: SLF001
