@@ -19,7 +19,6 @@ NEED_SPARK = frozenset(
         "jobs/test_jobs",
         "jobs/test_picture",
         "test_examples",
-        "test_kills",
         "test_registration",
         "test_sink",
         "test_source",
@@ -27,7 +26,6 @@ NEED_SPARK = frozenset(
 )
 LONGEST_FIRST = (
     SPARK,
-    "tests/pipeline/test_failover.py",
     "tests/harness/processes/test_damaged_stores.py",
     "tests/harness/simulate/test_cluster.py",
     "tests/client/test_failover.py",

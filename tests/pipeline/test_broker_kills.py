@@ -20,6 +20,7 @@ from ledgermq.pipeline.sink import begin
 
 from .brokers import all_bodies, create_topic, numbered
 
+pytestmark = pytest.mark.slow
 COUNT = 4000
 
 

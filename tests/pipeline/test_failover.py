@@ -32,6 +32,7 @@ from ledgermq.testing.ports import reserved_ports
 from .brokers import all_bodies, create_topic, numbered, send
 from .test_stream import Engine
 
+pytestmark = pytest.mark.slow
 COUNT = 2000
 SECONDS_MAX = 240
 PATIENT = {"failoverTimeoutMs": "60000", "pullTimeoutMs": "1000"}

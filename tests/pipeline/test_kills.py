@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
+import pytest
 import trio
 
 from harness.processes.dledger import open_group
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+pytestmark = pytest.mark.slow
 COUNT = 300
 COPIED = 240
 BEFORE = 180

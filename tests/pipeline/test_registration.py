@@ -47,6 +47,7 @@ def store(tmp_path: Path) -> str:
     return str(files.root)
 
 
+@pytest.mark.slow
 def test_a_plain_job_reads_though_its_environment_is_not_on_the_path(store: str, tmp_path: Path) -> None:
     """Workers would be started with the system's Python, which has nothing of ours."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "VIRTUAL"))}

@@ -121,6 +121,7 @@ for dialect in (NATIVE, JAVA):
 """
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     """Whatever its hash seed: a seed that fails in one process must fail in the next one too."""
     root = Path(__file__).parents[3]

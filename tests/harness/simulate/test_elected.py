@@ -25,6 +25,7 @@ ONCE_FAILED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ONCE_FAILED)
 def test_a_seed_that_once_failed_holds(seed: int) -> None:
     assert simulate_elected(seed).violations == []

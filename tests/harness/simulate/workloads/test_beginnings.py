@@ -16,7 +16,7 @@ def mend(draw: ClusterDraw) -> ClusterDraw:
 def test_it_is_counted_and_holds() -> None:
     """In its seed, groups that come back skip nothing, on a slave that does not know them either."""
     with logs_silenced():
-        outcome = simulate_cluster(1, mend)
+        outcome = simulate_cluster(8, mend)
 
     assert outcome.violations == []
     assert outcome.counts["returns"] > 0

@@ -16,7 +16,7 @@ def mend(draw: ClusterDraw) -> ClusterDraw:
 def test_it_is_counted_and_holds() -> None:
     """In its seed, threads take from one consumer and are interrupted."""
     with logs_silenced():
-        outcome = simulate_cluster(17, mend)
+        outcome = simulate_cluster(2, mend)
 
     assert outcome.violations == []
     assert outcome.counts["threads_interrupted"] > 0
