@@ -9,6 +9,7 @@ import attrs
 
 from ledgermq.ha.classic.authenticated import AuthenticatedMaster, AuthenticatedSlave
 from ledgermq.ha.classic.in_sync import InSyncAcknowledgements
+from ledgermq.ha.classic.slave import HAClient
 from ledgermq.ha.controller import decisions
 from ledgermq.ha.controller.liveness import Liveness
 from ledgermq.testing.history import End
@@ -24,6 +25,15 @@ def with_plain_clients(seed: int) -> Outcome:
 
     def mend(draw: ElectedDraw) -> ElectedDraw:
         return attrs.evolve(draw, workloads=("plain", "pulls"))
+
+    return simulate_elected(seed, mend)
+
+
+def with_synced_puts(seed: int) -> Outcome:
+    """The simulator of whole nodes with SYNC_FLUSH."""
+
+    def mend(draw: ElectedDraw) -> ElectedDraw:
+        return attrs.evolve(draw, workloads=("plain",), sync_flush=True)
 
     return simulate_elected(seed, mend)
 
@@ -85,6 +95,12 @@ def _serve_later_epochs(original: Any) -> Callable[[Any, Any], None]:
     return judge
 
 
+def _sync_nothing(_: Any) -> Callable[[Any], Any]:
+    async def sync(self: Any) -> None: ...
+
+    return sync
+
+
 LEADER_ENDS = with_blows(Blow("slow", seconds=10.0), alone=(Blow("end leading controller"),) * 2)
 POWER_ENDS = with_blows(alone=(Blow("end master", End.POWER, 0.05),) * 2)
 MASTERS_END = with_blows(*(Blow("end masters", seconds=2.0),) * 4)
@@ -109,6 +125,7 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
     ("elected: elect one outside the set", decisions, "elect", elect_one_outside, MASTERS_END),
     ("elected: a fresh leader judges at once", Liveness, "begin", judge_at_once, LEADER_ENDS),
     ("elected: keep those who crashed", decisions, "_after_restart", keep_those_who_crashed, POWER_ENDS),
+    ("elected: acknowledge what is not synced", HAClient, "_sync_reported", _sync_nothing, with_synced_puts),
     ("elected: follow a master of any epoch", AuthenticatedSlave, "_take_welcome", _follow_any_epoch, HANDSHAKES),
     ("elected: serve slaves of later epochs", AuthenticatedMaster, "_judge", _serve_later_epochs, HANDSHAKES),
 )

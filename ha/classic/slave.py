@@ -152,7 +152,7 @@ class HAClient:
     _reported: int = 0
     """The end of the log in the last report."""
     _taking: bool = False
-    """Whether received bytes are being appended."""
+    """Whether received bytes are being appended, and synced if the next report needs that."""
     _outgoing: bytearray = attrs.field(factory=bytearray)
     _sending: bool = False
     _sender: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
@@ -214,6 +214,7 @@ class HAClient:
         reason = "closed by the master"
         self.refusal = None
         try:
+            await self._sync_reported()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send, stream)
                 nursery.start_soon(self._tick, core, nursery.cancel_scope)
@@ -295,6 +296,8 @@ class HAClient:
                 grown = True
             else:
                 await self._carry_out(fact)
+        if grown:
+            await self._sync_reported()
         self._taking = False
         end, readable = self.follower.log.max_offset, core.readable
         self.master_end, self._confirmed = end if core.master_end is None else core.master_end, core.confirmed
@@ -316,6 +319,20 @@ class HAClient:
                 self.follower.log_grew(more=far_behind or (bulk and core.master_end is None))
         if far_behind:
             await self.follower.log.reserve(self.master_end)
+
+    async def _sync_reported(self) -> None:
+        """Sync what the next report will count, where that may not be lost with power.
+
+        A controller may elect any replica in sync, so with SYNC_FLUSH each of them has on its disk what it has acknowledged.
+
+        Raises:
+            OSError: the disk failed. Nothing is reported.
+        """
+        own = self.follower.log
+        if self.settings.elected and self.settings.sync_flush:
+            await own.flush()
+            if own.flushed_offset < own.max_offset:
+                raise OSError(f"{own.max_offset - own.flushed_offset} bytes could not be synced")
 
     def _append(self, fact: LogReceived) -> None:
         append_raw, offset = self.follower.log.append_raw, fact.offset

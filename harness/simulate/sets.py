@@ -170,7 +170,10 @@ class SetScene(ElectingScene):
         return self.leader is not None and len(self.watch.known.members) == len(self.nodes)
 
     def copies(self, put: Put) -> int | None:
-        """Check that every member of the set, which could be elected now, has the message; no number of copies is promised."""
+        """Check that every member of the set, which could be elected now, has the message; no number of copies is promised.
+
+        With SYNC_FLUSH each must have it on its medium.
+        """
         self.look()
         watch = self.watch
         for node in self.nodes if put.acknowledged else ():
@@ -187,7 +190,10 @@ class SetScene(ElectingScene):
         with disk.no_faults():
             if not disk.exists(path):
                 return False
-            return b"%d;" % put.number in disk.open(path, read_only=True).read(put.physical_offset - start, HEAD_BYTES)
+            at = put.physical_offset - start
+            head = disk.open(path, read_only=True).read(at, HEAD_BYTES)
+            durable = not self.history.sync_flush or disk.is_durable(path, at, int.from_bytes(head[:4], "big"))
+            return b"%d;" % put.number in head and durable
 
     def ends(self, host: str, end: End, *, sync_flush: bool) -> None:
         """Take note that a process ends, and what a broker may lose by that."""

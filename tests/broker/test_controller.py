@@ -122,6 +122,18 @@ async def test_a_message_waits_for_the_other_replica_and_is_not_seen_before() ->
         assert two.broker(1).store.log.readable_offset == seen < two.broker(1).store.log.max_offset
 
 
+async def test_with_sync_flush_a_replica_acknowledges_only_what_it_has_synced() -> None:
+    """Either of them may be elected after a power cut of both."""
+    async with pair(flushDiskType="SYNC_FLUSH", slaveTimeout="1000") as (two, producer):
+        await send(producer, "first")
+        slaves_log = two.node(two.broker(2))._local  # pyright: ignore[reportPrivateUsage]
+        async with slaves_log._sync_lock:  # pyright: ignore[reportPrivateUsage]
+            result = await producer.send(Message("orders", b"second"))
+
+        assert result.status.name == "FLUSH_SLAVE_TIMEOUT"
+        await send(producer, "third")
+
+
 async def test_a_master_goes_on_alone_once_the_controller_has_taken_the_other_one_out() -> None:
     async with pair() as (two, producer):
         await two.cluster.kill(two.address(2))

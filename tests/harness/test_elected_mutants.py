@@ -9,7 +9,7 @@ from harness.mutants import Mutant
 from ledgermq.testing.logs import logs_silenced
 
 MUTANTS = [Mutant(*planted) for planted in ELECTED_BUGS]
-SEEDS = {"elected: keep those who crashed": 2}
+SEEDS = {"elected: keep those who crashed": 2, "elected: acknowledge what is not synced": 3}
 """Seeds that find a bug; the others are found by seed 1, or by tests."""
 
 
