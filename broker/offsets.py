@@ -187,10 +187,14 @@ class ConsumerOffsets:
         return rows
 
     def drop_handed(self) -> None:
-        """Give the queues whose offsets the master has been handed what the log says: it may have taken a smaller one."""
+        """Give queues what the log says, unless the master is still to be handed what consumers have committed here.
+
+        It may have taken a smaller offset than the one that it was handed, and one that is behind the log it is never handed.
+        """
+        waiting = {(topic, group, queue_id) for topic, group, queue_id, _ in self.unlogged()}
         for (topic, group), queues in list(self.logged.items()):
             for queue_id, offset in list(queues.items()):
-                if (topic, group, queue_id) not in self.dirty:
+                if (topic, group, queue_id) not in waiting:
                     self.take(group, topic, queue_id, offset)
 
     def handed(self, topic: str, group: str, queue_id: int) -> None:

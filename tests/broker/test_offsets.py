@@ -52,6 +52,20 @@ def test_an_offset_may_move_back() -> None:
     assert offsets.query("g1", "T1", 0) == 2
 
 
+def test_a_slave_gives_up_a_commit_behind_the_log_and_keeps_one_ahead_of_it() -> None:
+    """The master is handed only the second one, so nothing else would ever end the first one's difference."""
+    offsets = ConsumerOffsets()
+    for queue_id in (0, 1):
+        offsets.apply("t", "g", queue_id, 46, own=False)
+    offsets.commit("g", "t", 0, 45)
+    offsets.commit("g", "t", 1, 47)
+
+    offsets.drop_handed()
+
+    assert offsets.of("g", "t") == {0: 46, 1: 47}
+    assert offsets.unlogged() == [("t", "g", 1, 47)]
+
+
 def test_the_same_commit_again_changes_nothing() -> None:
     """An idle group repeats it every few seconds; only a reset to the same offset is new, as clients have to follow it."""
     offsets = filled()
