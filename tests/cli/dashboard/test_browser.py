@@ -18,6 +18,8 @@ from .conftest import fill
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PATIENCE_MS = 30_000
+TEN_TIMES_AS_OFTEN = "const every = setInterval; window.setInterval = (task, ms, ...given) => every(task, ms / 10, ...given)"
+"""Lets a page ask for its news each half second instead of each five."""
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian has it in chromium)")
 
 
@@ -45,6 +47,7 @@ def visited(browser: Browser, start: Start, namesrv: str, *options: str) -> Gene
     complaints: list[str] = []
     context = browser.new_context(base_url=url)
     context.set_default_timeout(PATIENCE_MS)
+    context.add_init_script(TEN_TIMES_AS_OFTEN)
     page = context.new_page()
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
