@@ -53,10 +53,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileSch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    order: int = config.option.order
     for item in items:
         if "autojump_clock" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.virtual)
-            item.add_marker(pytest.mark.trio(run=in_order(config.getoption("order"), item.nodeid)))
+            item.add_marker(pytest.mark.trio(run=in_order(order, item.nodeid)))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank_of(item.nodeid))
 

@@ -157,8 +157,12 @@ class Raft(State):
             timers.preferred.start(settings.preferred_check_ticks)
             transfer.look_for_preferred(self, led)
         if timers.heartbeat.tick():
-            replication.start_round(self, led)
+            self._start_round(led)
         replication.tick_replicators(led)
+
+    def _start_round(self, led: Leadership) -> None:
+        replication.start_round(self, led)
+        reading.confirm_reads(self, led)  # without other voters this node is its own majority, and nobody answers the round
 
     @property
     def ticks_until_due(self) -> int:
@@ -358,8 +362,7 @@ class Raft(State):
             return None
         if self.leadership is not None:
             if self.leadership.round_due:
-                replication.start_round(self, self.leadership)
-                reading.confirm_reads(self, self.leadership)
+                self._start_round(self.leadership)
             replication.send_entries(self, self.leadership)
         else:
             following.acknowledge(self)

@@ -48,6 +48,18 @@ def test_single_node_elects_itself_and_commits_alone() -> None:
     assert group["a"].applied == [(0, (1, BARRIER)), (1, (1, "x")), (2, (1, "y"))]
 
 
+def test_single_node_answers_a_read_in_the_round_of_a_heartbeat_that_was_due_at_once() -> None:
+    group = Group.of("a")
+    group.elect("a")
+    node = group["a"]
+
+    node.raft.read_index("r1")
+    node.raft.tick(Settings().heartbeat_ticks)
+    node.process()
+
+    assert list(node.reads) == ["r1"]
+
+
 def test_three_nodes_elect_a_leader_and_replicate_what_it_is_given() -> None:
     group = Group.of("abc")
 
