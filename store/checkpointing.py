@@ -104,7 +104,7 @@ class CheckpointKeeper:
 
     def _has_gathered(self) -> bool:
         index = self.store.index
-        return index is None or index.gathered >= INDEX_GATHERED_MIN
+        return index is None or index.gathered >= INDEX_GATHERED_MIN or self.store.queues.open_files.awaited
 
     async def note(self) -> None:
         """Write the note: how far log, queues and index were written, synced or not.
@@ -261,7 +261,10 @@ class CheckpointKeeper:
                     if queue in dirty:  # its topic has not been deleted meanwhile
                         del dirty[queue]
                         nursery.start_soon(self._sync, queue, failed)
-            if start + QUEUES_SYNCED_AT_ONCE < len(waiting) and not in_haste:
+            awaited = self.store.queues.open_files.awaited
+            if awaited:
+                self.store.dispatcher.wake()
+            if start + QUEUES_SYNCED_AT_ONCE < len(waiting) and not in_haste and not awaited:
                 await trio.sleep(trio.current_time() - began)
         if failed:
             dirty.update(dict.fromkeys(failed))

@@ -29,7 +29,7 @@ from .config import SCHEDULE_TOPIC
 from .consumequeue import UNIT_SIZE, ConsumeQueue
 from .errors import BadQueueName
 from .index_keys import IndexEntry
-from .queue_files import NEW_FILES_PER_TURN_MAX
+from .queue_files import NEW_FILES_PER_TURN_MAX, OpenFiles
 
 events = get_logger(__name__)
 
@@ -159,6 +159,7 @@ class Dispatcher:
     tags_codes: TagsCodes
     queue_of: Callable[[str, int], ConsumeQueue]
     index: KeyIndex | None
+    open_files: OpenFiles = attrs.field(factory=OpenFiles)
     dispatched_offset: int = 0
     """Every record before it is in its queue and in the index."""
     last_store_timestamp: int = 0
@@ -313,14 +314,18 @@ class Dispatcher:
             return self._skip_damaged(start)
         if position - start > ROUND_KEY_CHARS_MAX:  # fewer bytes cannot hold more characters of keys
             position = self._keep_round_short(records, start, position)
+        files = self.open_files
+        files.awaited = False
         try:
-            arrived, left = self._derive(records, NEW_FILES_PER_TURN_MAX)
+            arrived, left = self._derive(records, NEW_FILES_PER_TURN_MAX, files.room)
         except OSError:
             self._offered.clear()
             self._offered_count = 0
             raise
         if left:
             position = self._leave(records, len(records) - left, start, position)
+            if files.awaited and position == start:
+                return False  # a checkpoint closes files, and wakes us
         self.dispatched_offset = position
         self.on_success()
         if arrived:
@@ -365,25 +370,38 @@ class Dispatcher:
         return derivable_of(parts, self.tags_codes)
 
     def derive(self, records: list[Derivable]) -> list[Derivable]:
-        """Add records to their queues and the index, and write these; returns the records that are new in a queue."""
+        """Add records to their queues and the index, and write these; returns the records that are new in a queue.
+
+        Blocks, also for syncs of queues if these records need more files than may be open.
+        """
         arrived: list[Derivable] = []
         left = len(records)
         while left:
-            new, left = self._derive(records[len(records) - left :], len(records))
+            new, left = self._derive(records[len(records) - left :], len(records), max(self.open_files.room, 1))
             arrived += new
+            if self.open_files.room <= 0:
+                for queue in [*self.dirty]:
+                    queue.sync()
+                    queue.segments.park()
+                    del self.dirty[queue]
         return arrived
 
-    def _derive(self, records: list[Derivable], new_files_max: int) -> tuple[list[Derivable], int]:
-        """Derive as many of the records as need at most `new_files_max` files, one at least, up to a gap that takes turns.
+    def _derive(self, records: list[Derivable], new_files_max: int, opens_max: int) -> tuple[list[Derivable], int]:
+        """Derive records up to a gap that takes turns, or as many as these numbers allow.
+
+        Args:
+            records: what to derive.
+            new_files_max: how many files may be created; one may be in any case.
+            opens_max: how many files may be opened.
 
         Returns:
             The records that are new in a queue, and how many of the last ones were not derived.
         """
         arrived, left = records, 0
-        indexed = self._gather_together(records, new_files_max)
+        indexed = self._gather_together(records, new_files_max, opens_max)
         if indexed is None:
             arrived, indexed = list[Derivable](), list[IndexEntry]()
-            left = self._gather(records, new_files_max, arrived, indexed)
+            left = self._gather(records, new_files_max, opens_max, arrived, indexed)
         touched = self._touched
         for queue in list(touched):
             queue.write()
@@ -395,7 +413,7 @@ class Dispatcher:
             self.last_store_timestamp = records[len(records) - left - 1][6]
         return arrived, left
 
-    def _gather_together(self, records: list[Derivable], new_files_max: int) -> list[IndexEntry] | None:
+    def _gather_together(self, records: list[Derivable], new_files_max: int, opens_max: int) -> list[IndexEntry] | None:
         """Gather the units of all records; returns what is to be indexed, or None if one of the records needs a closer look."""
         grouped = self.group_records(records) if self.group_records is not None else None
         if grouped is None:
@@ -407,19 +425,27 @@ class Dispatcher:
             if queue is None or queue.max_offset != first:
                 return None
             new_files_max -= queue.segments.is_full
+            opens_max -= queue.segments.opens_file
             queues.append(queue)
-        if new_files_max < 0:
+        if new_files_max < 0 or opens_max < 0:
             return None
         for queue, (_, _, _, _, physical_end, units) in zip(queues, groups, strict=True):
             self._touched[queue] = None
             queue.put_units(units, len(units) // UNIT_SIZE, physical_end)
         return indexed
 
-    def _gather(self, records: list[Derivable], new_files_max: int, arrived: list[Derivable], indexed: list[IndexEntry]) -> int:
+    def _gather(
+        self,
+        records: list[Derivable],
+        new_files_max: int,
+        opens_max: int,
+        arrived: list[Derivable],
+        indexed: list[IndexEntry],
+    ) -> int:
         """Gather the units of records one by one, and add to the lists those that are new and what is to be indexed.
 
         Returns:
-            How many of the last records were left, because they need more new files, or a gap that takes turns is before them.
+            How many of the last records were left, because they need more files, or a gap that takes turns is before them.
         """
         touched, queues = self._touched, dict[tuple[str, int], ConsumeQueue]()
         for at, record in enumerate(records):
@@ -435,7 +461,9 @@ class Dispatcher:
                     if queue is None:
                         continue
                     new_files_max -= queue.segments.is_full
-                    if new_files_max < 0 and at:
+                    opens_max -= queue.segments.opens_file
+                    self.open_files.awaited = opens_max < 0
+                    if opens_max < 0 or (new_files_max < 0 and at):
                         return len(records) - at
                     queues[key] = queue
                     touched[queue] = None

@@ -312,7 +312,9 @@ def _assemble(
             entry_count=config.max_index_num,
         )
     events = LogEvents(commit_log, queues, world.processor)
-    dispatcher = Dispatcher(commit_log, TagsCodes(config.delay_levels_ms), queues.of, index, on_control=events.apply)
+    dispatcher = Dispatcher(
+        commit_log, TagsCodes(config.delay_levels_ms), queues.of, index, queues.open_files, on_control=events.apply
+    )
     store = MessageStore(
         config=config,
         world=world,

@@ -1,7 +1,8 @@
 """Files of consume queues, which are open only while they are used: there may be more queues than descriptors.
 
 A file that was written stays open until it has been synced: a sync through another descriptor could miss that a write-back has
-failed. At most `OpenFiles.most` files stay open to be read; beyond that number each read opens and closes its file.
+failed. At most `OpenFiles.most` files stay open to be read; beyond that number each read opens and closes its file. Half as
+many more may be open to be written; then records of other queues wait until files have been synced and closed.
 Only the event loop closes files, and none while another thread syncs it; a store that is being opened has one thread alone.
 """
 
@@ -26,10 +27,17 @@ class OpenFiles:
 
     most: int = attrs.field(factory=lambda: descriptors_max() // QUEUES_DESCRIPTORS_SHARE)
     count: int = 0
+    awaited: bool = False
+    """Whether records wait until files have been synced and closed."""
 
     @property
     def is_full(self) -> bool:
         return self.count >= self.most
+
+    @property
+    def room(self) -> int:
+        """How many more files may be opened to be written."""
+        return self.most + self.most // 2 - self.count
 
 
 @attrs.define(eq=False)
@@ -44,6 +52,10 @@ class QueueFile:
 
     def __attrs_post_init__(self) -> None:
         self._all.count += self._file is not None
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
 
     def _open(self) -> DiskFile:
         file = self._file

@@ -141,14 +141,27 @@ class Segments:
     def _opened(self, path: str, *, create_size: int | None = None) -> DiskFile:
         if self.open_files is None:
             return self.disk.open(path, create_size=create_size)
-        file = self.disk.open(path, create_size=create_size) if create_size is not None else None
-        return QueueFile(self.disk, path, self.segment_size, self.open_files, file)
+        file = QueueFile(
+            self.disk,
+            path,
+            self.segment_size,
+            self.open_files,
+            self.disk.open(path, create_size=create_size) if create_size is not None else None,
+        )
+        if self.open_files.is_full:
+            file.close()
+        return file
 
     def park(self) -> None:
         """Close the files until they are used again, all of whose bytes have been synced."""
         assert self.open_files is not None, "the files are opened when they are used"
         for segment in self.files:
             segment.close()
+
+    def park_if_full(self) -> None:
+        """Do the same if as many files are open as may be open to be read."""
+        if self.open_files is not None and self.open_files.is_full:
+            self.park()
 
     def load_unchanged(self, files: Sequence[tuple[int, int]], end: int) -> bool:
         """Open files by their starts, if each has the time of change that is given with it; otherwise opens none.
@@ -245,6 +258,12 @@ class Segments:
     def is_full(self) -> bool:
         """Whether the next byte needs a file that is not there yet."""
         return not self._ahead and (not self.files or self.files[-1].wrote == self.segment_size)
+
+    @property
+    def opens_file(self) -> bool:
+        """Whether the next write opens a file, which may have to be created."""
+        files = self.files if self.files and self.files[-1].wrote < self.segment_size else self._ahead[:1]
+        return not (files and isinstance(file := files[-1].file, QueueFile) and file.is_open)
 
     def last(self, start_if_none: int = 0) -> Segment:
         """The file to append to: the last one, or a new one when there is none or it is full."""

@@ -79,6 +79,34 @@ async def test_queues_of_deleted_topics_hold_no_descriptors(tmp_path: Path) -> N
         assert bodies(store, "T", 1) == [(1, 2)]
 
 
+async def test_records_of_more_queues_than_may_be_open_wait_for_the_next_checkpoint(tmp_path: Path) -> None:
+    """The task that derives goes on by itself then, and the checkpoint does not wait for its usual number of messages."""
+    async with small_store(tmp_path, flush_interval_consume_queue=50) as store:
+        store.queues.open_files.most = 3
+        for queue_id in range(QUEUES):
+            store.put([to("T", queue_id)])
+        with trio.fail_after(60):
+            while store.dispatch_behind_bytes:
+                assert store.queues.open_files.count <= 4
+                await trio.sleep(0.01)
+
+        for queue_id in range(QUEUES):
+            assert bodies(store, "T", queue_id) == [(0, 1)]
+
+
+async def test_a_start_derives_records_of_more_queues_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    async with small_store(before, flush_interval_consume_queue=3_600_000) as store:
+        for queue_id in range(QUEUES):
+            store.put([to("T", queue_id)])
+        copytree(before, after)  # as a kill would leave it
+    monkeypatch.setattr("ledgermq.store.queue_files.descriptors_max", lambda: 12)
+    async with small_store(after) as store:
+        assert store.queues.open_files.count == descriptors_of(after / "consumequeue") <= 4
+        for queue_id in range(QUEUES):
+            assert bodies(store, "T", queue_id) == [(0, 1)]
+
+
 async def test_queues_work_with_fewer_descriptors_than_there_are_queues(tmp_path: Path) -> None:
     """Beyond the bound a file is open while it is read, and while it has units that are not on the medium."""
     for _ in range(2):
@@ -88,7 +116,10 @@ async def test_queues_work_with_fewer_descriptors_than_there_are_queues(tmp_path
             before = store.max_offset("T", 0)
             for queue_id in range(QUEUES):
                 store.put([to("T", queue_id)])
-            derive_all(store)
+            while store.dispatch_behind_bytes:
+                derive_all(store)
+                assert files.count == descriptors_of(tmp_path / "consumequeue") <= 4
+                await save(store)
             await save(store)
 
             assert files.count == descriptors_of(tmp_path / "consumequeue") <= 3
