@@ -307,7 +307,8 @@ def tables_of(node: Node) -> dict[str, Mapping[Any, Any]]:
         "offsets": {key: offsets.query(key[1], key[0], key[2]) for key in sorted(offsets.entries())},
         "locks": {tuple(row[:-1]): row[-1] for row in broker.locks.rows(broker.locks.keys())},
         "positions of delayed messages": broker.delay.offsets(),
-        "queue ends": {key: store.max_offset(*key) for key in sorted(store.queues.table)},
+        # A leader makes a queue before it appends the queue's first message, which may never be committed.
+        "queue ends": {key: end for key in sorted(store.queues.table) if (end := store.max_offset(*key))},
         "topics": {name: config.to_json() for name, config in sorted(broker.topics.topics.items())},
         "groups": {name: config.to_json() for name, config in sorted(broker.groups.groups.items())},
         "forbidden topics": dict(broker.groups.forbidden),
