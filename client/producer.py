@@ -6,11 +6,10 @@ task, no cancel scope and no object but the result. This is the trio shell aroun
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import repeat
-from math import inf
 from typing import Any, Generic, cast
 
 import attrs
@@ -45,7 +44,7 @@ from .latency import BOUNDS_MS, BrokerLatencies
 from .publications import Publications
 from .replaced_masters import watch_masters
 from .retry import attempt_seconds
-from .send_many import Item, ManySends
+from .send_many import Item, Lanes
 from .send_numbers import SendNumbers
 from .sending import (
     Outgoing,
@@ -85,6 +84,11 @@ class Producer(Generic[Body]):
     _body_of: Callable[[Body], bytes] | None = None
     _ids: UniqueIds | None = None
     _channels: dict[Target, Channel] = attrs.field(factory=dict[Target, Channel])
+    lanes: Lanes = attrs.field(init=False)
+    """Makes the sends of `send_many`, and those of asyncio tasks."""
+
+    def __attrs_post_init__(self) -> None:
+        self.lanes = Lanes(self._transmitter, self._encode, self._new_id, self._body_of)
 
     def __repr__(self) -> str:
         return f"<Producer of {self.group} at {self._session.name_servers_text}>"
@@ -254,6 +258,8 @@ class Producer(Generic[Body]):
         The messages of one queue are stored in the given order, even if some have to be sent again. This holds for the
         messages of one key, with `queue`, and of a topic with one queue. If several brokers have the topic, a message whose
         queue nothing chooses moves to another broker when its own fails, and is stored behind what was sent there before.
+        The order holds between concurrent calls too, but not between them and concurrent calls of `send`. A message is also
+        sent if the one before it has failed.
 
         Args:
             messages: messages of any topics.
@@ -269,23 +275,12 @@ class Producer(Generic[Body]):
             raise InvalidArgument("give at most one of key, queue and selector")
         check_function("selector", selector)
         several = check_several(messages)
-        keys = [key(message) if callable(key) else key for message in several]
-        items = [Item(index, message, own) for index, (message, own) in enumerate(zip(several, keys, strict=True))]
-        outcomes: dict[int, SendResult | ClientError] = {}
         seconds = self._seconds(timeout_seconds)
-        await self.many_sends(queue, seconds, outcomes.__setitem__, selector=selector).send(items)
-        return [outcomes[index] for index in range(len(several))]
-
-    def many_sends(
-        self,
-        queue: MessageQueue | None,
-        seconds: float,
-        done: Callable[[int, SendResult | ClientError], object],
-        deadline: float = inf,
-        selector: QueueSelector | None = None,
-    ) -> ManySends:
-        """Sends that are made together, as those of `send_many`; see `ManySends`."""
-        return ManySends(self._transmitter, self._encode, self._new_id, queue, seconds, done, deadline, selector, self._body_of)
+        choose = None if selector is None else _refusing(selector)
+        keys = [key(message) if callable(key) else key for message in several]
+        return await self.lanes.send(
+            [Item(message, own, queue, choose, seconds) for message, own in zip(several, keys, strict=True)]
+        )
 
     def _plain(self, message: Message[Body]) -> Message:
         """The message with the bytes of its body."""
@@ -379,6 +374,20 @@ class Producer(Generic[Body]):
         self._transmitter.closed = True
         self._transmitter.publications.close()
         self._publications.clear()
+
+
+def _refusing(selector: QueueSelector) -> QueueSelector:
+    """A selector whose failure is the `InvalidArgument` of the message for which it was called."""
+
+    def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        try:
+            return selector(queues, message)
+        except ClientError:
+            raise
+        except Exception as error:
+            raise InvalidArgument(f"the selector failed: {error!r}") from error
+
+    return choose
 
 
 @asynccontextmanager

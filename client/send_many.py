@@ -1,13 +1,15 @@
-"""Sending many messages with a result for each of them, in order within each queue despite retries.
+"""Sends that keep the order of each queue, also when some of them have to be repeated.
 
 The messages of one queue form a lane, and a lane has one request pending at a time: later messages are sent when the earlier
-ones are acknowledged or have failed. To keep this fast, a request carries as many messages of its lane as fit a batch.
+ones are acknowledged or have failed. To keep this fast, a request carries as many messages of its lane as fit a batch. A
+producer has one lane for a queue, which lasts as long as something in it is pending, so messages keep the order in which they
+were added, whether by one `send_many`, by several at once, or by many tasks of asyncio.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import inf
 from typing import Any, Protocol
@@ -17,7 +19,7 @@ import trio
 
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
 from .arguments import check_message
-from .errors import ClientError, Closed, InvalidArgument, SendTimeout
+from .errors import ClientError, Closed, SendTimeout
 from .sending import (
     Outgoing,
     Publication,
@@ -35,9 +37,6 @@ BATCH_MESSAGES_MAX = 256
 BATCH_BYTES_MAX = 256 * 1024
 """The bodies of a request of `send_many` have at most this size together, unless one message alone has more."""
 
-Outcome = SendResult | ClientError
-"""The outcome for one message: where it is stored, or the error."""
-
 
 class Encoder(Protocol):
     """Encodes a message for sending; raises an `InvalidArgument` for one that cannot be sent."""
@@ -47,171 +46,354 @@ class Encoder(Protocol):
 
 @attrs.define(eq=False)
 class Item:
-    """One message, its place in the list, and the key that chooses its queue."""
+    """One message, and what is to be done with it."""
 
-    index: int
     message: Message[Any]
     key: str | None
+    queue: MessageQueue | None
+    selector: QueueSelector | None
+    seconds: float
+    """The time limit of each request with it."""
+    done: Callable[[SendResult | Exception], object] = lambda _: None
+    """Called with the outcome, once, as soon as that is known: where the message is stored, or the error."""
+    deadline: float = inf
+    """When no further request with it is begun, and none that is pending is waited for, on trio's clock."""
     unique_id: str = ""
     """Set when the route is known, because it contains our address on the connection to the name server."""
+    target: Target | None = None
+    """Where it goes as long as the queues of its topic are those of `publication`."""
+    publication: Publication | None = None
+    request: _Request | None = None
+    """The newest request that carries it."""
+    is_done: bool = False
+    """Whether it has an outcome, or nobody waits for one."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing chooses the queue."""
+        return self.key is None and self.queue is None and self.selector is None
+
+    def left(self, now: float) -> float:
+        return min(self.seconds, self.deadline - now)
+
+    def finish(self, outcome: SendResult | Exception) -> None:
+        """Hand the outcome over, unless nobody waits for it."""
+        if not self.is_done:
+            self.is_done = True
+            self.done(outcome)
+
+
+@attrs.define(eq=False)
+class _Request:
+    """One pending request."""
+
+    waiting: int
+    """For how many messages in it somebody waits."""
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
 
 @attrs.define(eq=False)
 class _Lane:
-    """The waiting messages of one queue, in order."""
+    """The waiting messages of one queue, in order, or those of one topic whose queues are not known yet."""
 
-    target: Target
     items: deque[Item] = attrs.field(factory=deque[Item])
+    latest: float = -inf
+    """The latest deadline of all messages that were added."""
+    timer: trio.CancelScope | None = None
+    """Ends at the nearest deadline, if there is a message that waits behind one with a later deadline."""
 
 
 @attrs.define(eq=False)
-class ManySends:
-    """Many sends that are made together."""
+class Lanes:
+    """The lanes of one producer."""
 
-    transmitter: Transmitter
-    encode: Encoder
-    new_id: Callable[[Message], str]
-    queue: MessageQueue | None
-    seconds: float
-    """The time limit of each request."""
-    done: Callable[[int, Outcome], object]
-    """Called with the index of a message and its outcome, once for each message, as soon as that is known."""
-    deadline: float = inf
-    """When no further request is begun, on trio's clock."""
-    selector: QueueSelector | None = None
-    body_of: Callable[[Any], bytes] | None = None
+    _transmitter: Transmitter
+    _encode: Encoder
+    _new_id: Callable[[Message], str]
+    _body_of: Callable[[Any], bytes] | None = None
     """Makes the bytes of a body that is none yet."""
+    _lanes: dict[MessageQueue, _Lane] = attrs.field(factory=dict[MessageQueue, _Lane])
+    _unordered: dict[MessageQueue, _Lane] = attrs.field(factory=dict[MessageQueue, _Lane])
+    """The lanes of messages that might go to any of several queues, so that they have no order. Each lasts until its first
+request begins: later messages wait for no answer."""
+    _without_route: dict[str, _Lane] = attrs.field(factory=dict[str, _Lane])
+    """By topic, the messages that wait until its queues are found."""
 
-    async def send(self, items: Sequence[Item]) -> None:
-        """Send all messages; `done` is called for each."""
-        by_topic: dict[str, list[Item]] = {}
+    async def send(self, items: Sequence[Item]) -> list[SendResult | ClientError]:
+        """Send messages, and return the outcome of each when all have one.
+
+        Cancellation: the messages are withdrawn.
+        """
+        outcomes: dict[Item, SendResult | Exception] = {}
+        ended = trio.Event()
+
+        def done(item: Item, outcome: SendResult | Exception) -> None:
+            outcomes[item] = outcome
+            if len(outcomes) == len(items):
+                ended.set()
+
         for item in items:
-            try:
-                if self.body_of is not None:
-                    item.message = encoded(item.message, self.body_of)
-                check_message(item.message)
-            except ClientError as error:
-                self.done(item.index, error)
-            else:
-                by_topic.setdefault(item.message.topic, []).append(item)
-        async with trio.open_nursery() as nursery:
-            for topic, own in by_topic.items():
-                nursery.start_soon(self._send_topic, topic, own)
-
-    async def _send_topic(self, topic: str, items: list[Item]) -> None:
+            item.done = partial(done, item)
+            self.add(item)
         try:
-            publication = await self.transmitter.publications.find(topic, self.seconds)
-        except ClientError as error:
-            self._all_done(items, error)
-            return
-        lanes: dict[MessageQueue, _Lane] = {}
+            if items:
+                await ended.wait()
+        except trio.Cancelled:
+            for item in items:
+                self.withdraw(item)
+            raise
+        found: list[SendResult | ClientError] = []
         for item in items:
-            try:
-                target = self._target(publication, item)
-                item.unique_id = self.new_id(item.message)
-            except ClientError as error:
-                self.done(item.index, error)
-                continue
-            lanes.setdefault(target.queue, _Lane(target)).items.append(item)
-        async with trio.open_nursery() as nursery:
-            for lane in lanes.values():
-                nursery.start_soon(self._run, publication, lane)
+            outcome = outcomes[item]
+            if isinstance(outcome, Exception) and not isinstance(outcome, ClientError):
+                raise outcome
+            found.append(outcome)
+        return found
+
+    def add(self, item: Item) -> None:
+        """Send a message behind all of its queue that were added before."""
+        try:
+            if self._transmitter.closed:
+                raise Closed("the producer is closed")
+            if self._body_of is not None:
+                item.message = encoded(item.message, self._body_of)
+            topic = check_message(item.message).topic
+        except ClientError as error:
+            item.finish(error)
+            return
+        publication, lane = self._transmitter.publications.known.get(topic), self._without_route.get(topic)
+        if lane is not None:  # even if the queues are known by now, because those that wait go first
+            self._wait(lane, item)
+        elif publication is not None:
+            self._enter(publication, item)
+        else:
+            lane = self._without_route[topic] = _Lane()
+            self._wait(lane, item)
+            self._transmitter.session.nursery.start_soon(self._find_route, topic, lane)
+
+    def withdraw(self, item: Item) -> None:
+        """Do not send a message if that has not begun; a pending request is cancelled if nobody waits for any message in it."""
+        if item.is_done:
+            return
+        item.is_done = True
+        if item.request is not None:
+            item.request.waiting -= 1
+            if not item.request.waiting:
+                item.request.scope.cancel()
+
+    async def _find_route(self, topic: str, lane: _Lane) -> None:
+        try:
+            while waiting := [item for item in lane.items if not item.is_done]:
+                seconds = min(item.left(trio.current_time()) for item in waiting)
+                try:
+                    publication = await self._transmitter.publications.find(topic, round(max(seconds, 0), 3))
+                except ClientError as error:
+                    now = trio.current_time() + 0.001  # the time limit was rounded
+                    late = [item for item in waiting if item.deadline <= now]
+                    _fail(late or lane.items, error)
+                else:
+                    while lane.items:
+                        self._enter(publication, lane.items.popleft())
+        finally:
+            del self._without_route[topic]
+            _end(lane)
+
+    def _enter(self, publication: Publication, item: Item) -> None:
+        """Let a message wait in the lane of its queue."""
+        if item.is_done:
+            return  # it was withdrawn
+        try:
+            queue = self._target(publication, item).queue
+            item.unique_id = self._new_id(item.message)
+        except Exception as error:  # noqa: BLE001 - a selector may raise anything
+            item.finish(error)
+            return
+        lanes = self._unordered if item.is_free and len(publication.queues) > 1 else self._lanes
+        lane = lanes.get(queue)
+        if lane is None:
+            lane = lanes[queue] = _Lane()
+            self._transmitter.session.nursery.start_soon(self._run, queue, lane, publication)
+        self._wait(lane, item)
+
+    def _wait(self, lane: _Lane, item: Item) -> None:
+        lane.items.append(item)
+        if item.deadline >= lane.latest:
+            lane.latest = item.deadline
+        elif lane.timer is None:
+            lane.timer = trio.CancelScope(deadline=item.deadline)
+            self._transmitter.session.nursery.start_soon(self._expire, lane, lane.timer)
+        else:
+            lane.timer.deadline = min(lane.timer.deadline, item.deadline)
 
     def _target(self, publication: Publication, item: Item) -> Target:
-        if self._is_free(item):
-            return self.transmitter.next_target(publication)
-        return self._chosen(publication, item.message, item.key)
+        """The target of a message, which is chosen again when the queues of its topic have changed."""
+        if item.target is None or item.publication is not publication:
+            if not item.is_free:
+                item.target = self._chosen(item, publication)
+            elif item.target is None:
+                item.target = self._transmitter.next_target(publication)
+            else:
+                item.target = self._transmitter.same_target(publication, item.target.queue)
+            item.publication = publication
+        return item.target
 
-    def _chosen(self, publication: Publication, message: Message, key: str | None) -> Target:
+    def _chosen(self, item: Item, publication: Publication) -> Target:
+        return self._transmitter.chosen(publication, item.message, item.key, item.queue, item.selector)
+
+    async def _expire(self, lane: _Lane, timer: trio.CancelScope) -> None:
+        """Let messages that wait behind others with more time fail in time."""
+        while True:
+            with timer:
+                await trio.sleep_forever()
+            now = trio.current_time()
+            for item in lane.items:
+                if item.deadline <= now:
+                    _time_out(item)
+            nearest = min((item.deadline for item in lane.items if not item.is_done), default=inf)
+            if nearest == inf:
+                lane.timer = None
+                return
+            timer = lane.timer = trio.CancelScope(deadline=nearest)
+
+    async def _run(self, queue: MessageQueue, lane: _Lane, publication: Publication) -> None:
+        chunk: list[Item] = []
+        if self._unordered.get(queue) is lane:
+            del self._unordered[queue]
         try:
-            return self.transmitter.chosen(publication, message, key, self.queue, self.selector)
-        except ClientError:
-            raise
-        except Exception as error:
-            raise InvalidArgument(f"the selector failed: {error!r}") from error
+            while lane.items:
+                publication = self._transmitter.publications.known.get(queue.topic, publication)
+                chunk = self._next_chunk(publication, lane.items)
+                if chunk:
+                    await self._send_chunk(publication, chunk)
+        finally:
+            if self._lanes.get(queue) is lane:
+                del self._lanes[queue]
+            _fail(chunk, Closed("the producer was closed during the send", may_have_been_stored=True))
+            _end(lane)
 
-    def _is_free(self, item: Item) -> bool:
-        return item.key is None and self.queue is None and self.selector is None
-
-    async def _run(self, publication: Publication, lane: _Lane) -> None:
-        while lane.items:
-            publication = self.transmitter.publications.known.get(publication.topic, publication)
-            chunk = [lane.items.popleft()]
-            try:
-                target = self._target_now(publication, lane, chunk[0])
-            except ClientError as error:
-                self.done(chunk[0].index, error)
+    def _next_chunk(self, publication: Publication, items: deque[Item]) -> list[Item]:
+        """Take the messages of the next request out of those that wait."""
+        now = trio.current_time()
+        while items:
+            first = items.popleft()
+            if first.is_done:
                 continue
-            self._fill(chunk, publication, lane, target)
-            await self._send_chunk(publication, target, chunk)
+            if first.left(now) <= 0:
+                _time_out(first)
+                continue
+            try:
+                self._target(publication, first)
+            except Exception as error:  # noqa: BLE001 - a selector may raise anything
+                first.finish(error)
+                continue
+            chunk = [first]
+            if self._fits_batch(first):
+                self._fill(chunk, publication, items, now)
+            return chunk
+        return []
 
-    def _target_now(self, publication: Publication, lane: _Lane, item: Item) -> Target:
-        """The target of an item of a lane: the one of the lane, unless the queues of the topic have changed since."""
-        if self._is_free(item):
-            return self.transmitter.same_target(publication, lane.target.queue)
-        return self._target(publication, item)
+    def _fill(self, chunk: list[Item], publication: Publication, items: deque[Item], now: float) -> None:
+        """Add as many messages to a request as fit."""
+        first = chunk[0]
+        size = len(first.message.body)
+        while items and len(chunk) < BATCH_MESSAGES_MAX:
+            item = items[0]
+            if not item.is_done:
+                size += len(item.message.body)
+                if size > BATCH_BYTES_MAX or not self._goes_with(first, item, publication, now):
+                    break
+                chunk.append(item)
+            items.popleft()
 
-    def _fill(self, chunk: list[Item], publication: Publication, lane: _Lane, target: Target) -> None:
-        """Add as many messages to a request as fit, all with or all without a fixed queue."""
-        size, free, items = len(chunk[0].message.body), self._is_free(chunk[0]), lane.items
-        if not self._fits_batch(chunk[0]):
-            return
-        while items and len(chunk) < BATCH_MESSAGES_MAX and self._fits_batch(items[0]) and self._is_free(items[0]) is free:
-            size += len(items[0].message.body)
-            if size > BATCH_BYTES_MAX or (not free and self._target(publication, items[0]).queue != target.queue):
-                break
-            chunk.append(items.popleft())
+    def _goes_with(self, first: Item, item: Item, publication: Publication, now: float) -> bool:
+        """Whether a message can be in one request with another that has to go first.
+
+        The request has the time limit of the first one, so one that has much more time is sent later.
+        """
+        if item.is_free is not first.is_free or not self._fits_batch(item):
+            return False
+        if not first.left(now) <= item.left(now) <= 2 * first.left(now):
+            return False
+        try:
+            return self._target(publication, item).queue == self._target(publication, first).queue
+        except Exception:  # noqa: BLE001 - of a selector; it is raised again when the message goes first
+            return False
 
     def _fits_batch(self, item: Item) -> bool:
-        message, options = item.message, self.transmitter.options
+        message, options = item.message, self._transmitter.options
         return (
             not message.delay_level
             and len(message.body) <= options.plain_bytes_max
             and not message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         )
 
-    async def _send_chunk(self, publication: Publication, target: Target, chunk: list[Item]) -> None:
-        first = chunk[0]
-        seconds = min(self.seconds, self.deadline - trio.current_time())
-        if seconds <= 0:
-            error = SendTimeout(publication.topic, round(self.seconds * 1000), 0, may_have_been_stored=False)
-            self._all_done(chunk, error)
-            return
-        choose: Choose | None = None
-        if not (self._is_free(first) and publication.broker_count > 1):
-            # A free message could use any queue, but while there is only one broker it stays behind its predecessors.
-            choose = partial(self.transmitter.same_target, queue=target.queue)
-            if not self._is_free(first):
-                choose = partial(self._chosen, message=first.message, key=first.key)
+    async def _send_chunk(self, publication: Publication, chunk: list[Item]) -> None:
+        request = _Request(len(chunk))
+        for item in chunk:
+            item.request = request
         try:
-            if len(chunk) == 1:
-                outgoing = self.encode(first.message, first.unique_id, first.key)
-                answer, target = await self.transmitter.send(publication, outgoing, target, seconds, choose)
-                self.done(first.index, result_of(answer, first.unique_id, target.queue, target.address))
-                return
-            batch = encode_messages(
-                [_with_bytes(item.message) for item in chunk],
-                [item.unique_id for item in chunk],
-                self.transmitter.options.message_bytes_max,
-                [item.key for item in chunk],
-            )
-            properties = batch_properties(wait_stored=batch.wait_stored)
-            outgoing = Outgoing(0, self.transmitter.session.world.clock.wall_ms(), 0, properties, batch.body, batch=True)
-            answer, target = await self.transmitter.send(publication, outgoing, target, seconds, choose, len(chunk))
-            results = results_of(answer, batch, target.queue, target.address)
-        except ClientError as error:
-            if len(chunk) == 1 or error.retriable or error.may_have_been_stored or isinstance(error, Closed):
-                self._all_done(chunk, error)
+            with request.scope:
+                await self._send_request(publication, chunk)
+        except Exception as error:  # noqa: BLE001 - raised where the outcomes are waited for
+            if (
+                len(chunk) == 1
+                or not isinstance(error, ClientError)
+                or isinstance(error, Closed)
+                or error.retriable
+                or error.may_have_been_stored
+            ):
+                _fail(chunk, error)
                 return
             for item in chunk:  # one message that cannot be stored must not fail the others
-                await self._send_chunk(publication, target, [item])
-        else:
-            for item, result in zip(chunk, results, strict=True):
-                self.done(item.index, result)
+                if not item.is_done:
+                    await self._send_chunk(publication, [item])
 
-    def _all_done(self, items: Sequence[Item], error: ClientError) -> None:
-        for item in items:
-            self.done(item.index, error)
+    async def _send_request(self, publication: Publication, chunk: list[Item]) -> None:
+        first, transmitter = chunk[0], self._transmitter
+        seconds = first.left(trio.current_time())
+        if seconds <= 0:
+            _time_out(first)
+            return
+        target = self._target(publication, first)
+        choose: Choose | None = None
+        if not first.is_free:
+            choose = partial(self._chosen, first)
+        elif publication.broker_count == 1:
+            # A free message could use any queue, but while there is only one broker it stays behind its predecessors.
+            choose = partial(transmitter.same_target, queue=target.queue)
+        if len(chunk) == 1:
+            outgoing = self._encode(first.message, first.unique_id, first.key)
+            answer, target = await transmitter.send(publication, outgoing, target, seconds, choose)
+            first.finish(result_of(answer, first.unique_id, target.queue, target.address))
+            return
+        batch = encode_messages(
+            [_with_bytes(item.message) for item in chunk],
+            [item.unique_id for item in chunk],
+            transmitter.options.message_bytes_max,
+            [item.key for item in chunk],
+        )
+        properties = batch_properties(wait_stored=batch.wait_stored)
+        outgoing = Outgoing(0, transmitter.session.world.clock.wall_ms(), 0, properties, batch.body, batch=True)
+        answer, target = await transmitter.send(publication, outgoing, target, seconds, choose, len(chunk))
+        for item, result in zip(chunk, results_of(answer, batch, target.queue, target.address), strict=True):
+            item.finish(result)
+
+
+def _fail(items: Iterable[Item], error: Exception) -> None:
+    for item in items:
+        item.finish(error)
+
+
+def _end(lane: _Lane) -> None:
+    """Let no message wait in a lane any more."""
+    if lane.timer is not None:
+        lane.timer.cancel()
+    _fail(lane.items, Closed("the producer was closed meanwhile"))
+    lane.items.clear()
+
+
+def _time_out(item: Item) -> None:
+    item.finish(SendTimeout(item.message.topic, round(item.seconds * 1000), 0, may_have_been_stored=False))
 
 
 def _with_bytes(message: Message) -> Message:

@@ -90,7 +90,9 @@ class AioProducer(Hosted[AioHost[producer.Producer[Body]]], Generic[Body]):
     ) -> SendResult:
         """Send one message and wait for the broker's acknowledgement; see `Producer.send`.
 
-        Messages that many tasks send concurrently share requests, as those of `send_many`.
+        Messages that many tasks send concurrently share requests, as those of `send_many`. Those of one key, those with `queue`
+        or a selector, and those of a topic with one queue are stored in the order of the calls, even if some have to be sent
+        again; a message is also sent if the one before it has failed.
 
         Cancellation: the message may or may not have been stored, but never in part; `may_have_been_stored(error)` says
             whether it can be ruled out.

@@ -105,10 +105,6 @@ class AioHost(Host[Client]):
                 raise
             return call.result()
 
-    def start(self, function: Callable[[], Awaitable[object]]) -> bool:
-        """Start a task in the client's thread, which must not raise; only that thread may call this. False if it is closing."""
-        return self._loop.start(function)
-
     def check_caller(self) -> None:
         """Raise `OtherProcess` or `WrongEventLoop` unless the caller is a task of the loop in which the client was opened."""
         if not self._loop.is_ours:

@@ -225,7 +225,7 @@ class FakeBroker:
         ext, code = request.ext, request.code
         key = (ext.get("consumerGroup", ""), ext.get("topic", ""), int(ext.get("queueId", 0)))
         if code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
-            self._send(connection, request)
+            self.store(connection, request)
         elif code == RequestCode.PULL_MESSAGE:
             if int(ext["sysFlag"]) & PULL_COMMIT_OFFSET:
                 self.offsets[key] = int(ext["commitOffset"])
@@ -257,7 +257,8 @@ class FakeBroker:
         else:
             connection.answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
-    def _send(self, connection: ServerConnection, request: RemotingCommand) -> None:
+    def store(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        """Store what a request sends, and answer it."""
         ext = request.ext
         topic, queue_id = ext["b"], int(ext["e"])
         times = int(ext.get("j", 0))

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from ledgermq.client.admin import open_admin
@@ -260,3 +261,43 @@ async def test_a_batch_goes_where_its_key_or_its_selector_says(autojump_clock: M
         assert {result.queue.queue_id for result in chosen} == {3}
         properties = [decode_record(record).properties for record in broker.queues["t", alone.queue.queue_id]]
         assert [each.get(SHARDING_KEY) for each in properties[:3]] == ["customer"] * 3
+
+
+async def test_several_calls_of_send_many_keep_their_order(autojump_clock: MockClock) -> None:
+    """The later calls wait behind the requests of the earlier one, also while the queues are searched for."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world, send_timeout_seconds=8) as producer:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        broker.refuse(BATCH, ResponseCode.SYSTEM_BUSY)
+        messages = numbered(900)
+
+        async with trio.open_nursery() as nursery:
+            for at in range(0, 900, 300):
+                nursery.start_soon(producer.send_many, messages[at : at + 300])
+                await trio.testing.wait_all_tasks_blocked()
+
+        assert stored(broker) == list(range(900))
+
+
+async def test_a_cancelled_send_many_stops_no_other(autojump_clock: MockClock) -> None:
+    """Its pending request is given up, what waits is not sent, and what others have added goes on."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        await producer.send(Message("t", b"-1"))
+        broker.script(BATCH, silence)
+        messages = numbered(900)
+
+        results: list[SendResult | ClientError] = []
+
+        async def later() -> None:
+            await trio.sleep(0.1)
+            results.extend(await producer.send_many(messages[600:]))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(later)
+            with trio.move_on_after(0.2):
+                await producer.send_many(messages[:600])
+
+        assert [type(result) for result in results] == [SendResult] * 300
+        assert stored(broker) == [-1, *range(600, 900)]

@@ -68,7 +68,7 @@ async def lag(cluster: Embedded, topic: str) -> int:
 def test_every_method_of_the_trio_clients_is_there() -> None:
     """With the same parameters; what only the trio client's own parts call is not."""
     internal = {
-        "targets_changed", "close", "many_sends", "options", "group",  # of a producer
+        "targets_changed", "close", "lanes", "options", "group",  # of a producer
         "receive", "take_now", "give_back_soon", "members_changed", "reset", "consume_directly", "join", "begin", "sources",
         "properties", "subscriptions",  # of a consumer
         "unpoll", "is_read_to",  # of a pull consumer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -12,106 +12,181 @@ import pytest
 import trio
 import trio.testing
 
-from ledgermq.client.aio.host import AioHost, Opening
-from ledgermq.client.aio.sends import Sends, may_have_been_stored
-from ledgermq.client.errors import Closed, NoAnswer
-from ledgermq.client.send_many import Item
-from ledgermq.message.message import Message
+from ledgermq.client.aio.clients import AioProducer
+from ledgermq.client.aio.host import Opening
+from ledgermq.client.aio.sends import may_have_been_stored
+from ledgermq.client.errors import Closed, MessageIllegal, NoAnswer, SendTimeout
+from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.sending import SendResult
+from ledgermq.message.batch import decode_batch
+from ledgermq.message.layout import decode_record
+from ledgermq.message.message import Message, MessageQueue
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
+
+from ..fake_cluster import NAMESRV, FakeBroker, open_cluster
+
+SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+SECONDS = 60.0
 
 
 @attrs.define(eq=False)
-class Recorder:
-    """A producer that notes how sends reach it; a message with the body `wait` waits until it is cancelled."""
+class HeldBroker:
+    """A producer for asyncio, and in the thread of its client a broker that stores some requests only when the test says so."""
 
-    alone: list[bytes] = attrs.field(factory=list[bytes])
-    together: list[list[bytes]] = attrs.field(factory=list[list[bytes]])
-    cancelled: list[bytes] = attrs.field(factory=list[bytes])
+    producer: AioProducer[bytes]
+    broker: FakeBroker
+    held: list[RemotingCommand] = attrs.field(factory=list[RemotingCommand])
 
-    async def send(self, message: Message, **_: object) -> str:
-        self.alone.append(message.body)
-        if message.body == b"wait":
-            try:
-                await trio.sleep_forever()
-            finally:
-                self.cancelled.append(message.body)
-        return f"sent {message.body.decode()}"
+    def hold(self, code: int) -> None:
+        """Hold the next request with `code`."""
+        self.broker.script(code, self.held.append)
 
-    def many_sends(self, _queue: object, _seconds: float, done: Any, _deadline: float) -> Any:
-        recorder = self
+    def store(self) -> None:
+        """Store what is held, and answer it."""
+        (connection,) = self.broker.server.connections
+        while self.held:
+            self.broker.store(connection, self.held.pop(0))
 
-        class Many:
-            async def send(self, items: Sequence[Item]) -> None:
-                recorder.together.append([item.message.body for item in items])
-                for item in items:
-                    if item.message.body == b"wait":
-                        try:
-                            await trio.sleep_forever()
-                        finally:
-                            recorder.cancelled.append(item.message.body)
-                    failed = item.message.body == b"fail"
-                    done(item.index, NoAnswer("b", "scripted") if failed else f"sent {item.message.body.decode()}")
+    def refuse(self) -> None:
+        """Refuse what is held."""
+        (connection,) = self.broker.server.connections
+        while self.held:
+            connection.answer(self.held.pop(0), ResponseCode.MESSAGE_ILLEGAL)
 
-        return Many()
+    def start(self, numbers: Sequence[int], **options: Any) -> list[asyncio.Task[Any]]:
+        """Start a send for each number."""
+        options = options or {"key": "k"}
+        return [asyncio.create_task(self.producer.send(Message("t", b"%d" % number), **options)) for number in numbers]
+
+    async def in_thread(self, function: Callable[[], object]) -> None:
+        """Call a function in the thread of the client and its broker."""
+
+        async def call() -> None:
+            function()
+
+        await self.producer.host.run(call)
+
+    async def settle(self) -> None:
+        """Wait until the client has done all that it can do without an answer from the broker."""
+        await asyncio.sleep(0)
+        await self.producer.host.run(trio.testing.wait_all_tasks_blocked)
+
+    @property
+    def stored(self) -> list[int]:
+        return [int(decode_record(record).body) for record in self.broker.queues.get(("t", 0), [])]
 
 
 @asynccontextmanager
-async def recording() -> AsyncGenerator[Recorder]:
-    yield Recorder()
+async def held_broker() -> AsyncGenerator[HeldBroker]:
+    """The topic has one queue, and its first message is -1."""
+    brokers: list[FakeBroker] = []
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Producer]:
+        async with (
+            open_cluster() as cluster,
+            open_producer(NAMESRV, world=cluster.world, send_timeout_seconds=SECONDS) as producer,
+        ):
+            brokers.append(await cluster.start_broker("b1"))
+            cluster.create("t", 1)
+            await producer.send(Message("t", b"-1"))
+            yield producer
+
+    opening: Opening[Producer, AioProducer[bytes]] = Opening(opened, AioProducer, (), {})
+    async with opening as producer:
+        yield HeldBroker(producer, brokers[0])
 
 
-def opening() -> Opening[Recorder, AioHost[Any]]:
-    return Opening(recording, lambda host: host, (), {})
-
-
-async def outcomes_of(sends: Sends, *bodies: str, topic: str = "t") -> list[Any]:
-    made = (sends.send(Message(topic, body.encode()), None, None, None, 3.0) for body in bodies)
-    return await asyncio.gather(*made, return_exceptions=True)
-
-
-def test_sends_of_one_turn_cross_together() -> None:
-    """Those of one topic become one call, and each task gets what became of its own message."""
+def test_sends_of_one_turn_share_requests() -> None:
+    """Each task gets what became of its own message; two tasks never get the same error."""
 
     async def main() -> None:
-        async with opening() as host:
-            sends = Sends(host)
-            first, others, alone = await asyncio.gather(
-                outcomes_of(sends, "a", "fail", "b", "fail"),
-                outcomes_of(sends, "c", "d", topic="u"),
-                outcomes_of(sends, "e", topic="v"),
-            )
-            recorder = host.client
-        assert first[0] == "sent a"
-        assert first[2] == "sent b"
-        assert isinstance(first[1], NoAnswer)
-        assert first[1] is not first[3]
-        assert (str(first[1]), first[1].address, first[1].may_have_been_stored) == (str(first[3]), "b", True)
-        assert (others, alone) == (["sent c", "sent d"], ["sent e"])
-        assert sorted(recorder.together) == [[b"a", b"fail", b"b", b"fail"], [b"c", b"d"]]
-        assert recorder.alone == [b"e"]
+        async with held_broker() as held:
+            names = [MessageQueue("t", "b1", at) for at in (0, 7)]
+            tasks = [task for number in range(3) for queue in names for task in held.start([number], queue=queue)]
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [SendResult] * 6
+            assert [len(decode_batch(request.body)) for request in held.broker.requests_of(BATCH)] == [3, 3]
+
+            held.hold(BATCH)
+            tasks = held.start(range(2), queue=names[0], timeout_seconds=0.2)
+            first, second = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(first, SendTimeout)
+            assert first is not second
+            assert (str(first), first.topic, may_have_been_stored(first)) == (str(second), "t", True)
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("bodies", [["wait"], ["wait", "wait"]])
-def test_sends_are_cancelled_when_nobody_waits_for_them(bodies: list[str]) -> None:
-    """One that waits beside others goes on for these; each cancellation says that the message may be stored."""
+def test_a_cancelled_send_stops_no_other() -> None:
+    """One that waits is not sent; one whose request is pending leaves the others in it alone, and all go on in order."""
 
     async def main() -> None:
-        async with opening() as host:
-            sends = Sends(host)
-            made = [asyncio.create_task(sends.send(Message("t", body.encode()), None, None, None, 3.0)) for body in bodies]
-            await asyncio.sleep(0)
-            await host.run(trio.testing.wait_all_tasks_blocked)
-            made[0].cancel()
-            errors: list[object] = [*await asyncio.gather(made[0], return_exceptions=True)]
-            await host.run(trio.testing.wait_all_tasks_blocked)
-            assert len(host.client.cancelled) == (0 if made[1:] else 1)
-            for task in made[1:]:
+        async with held_broker() as held:
+            held.hold(SEND)
+            held.hold(BATCH)
+            tasks = held.start([0])
+            await held.settle()
+            tasks += held.start([1])
+            await held.settle()
+            tasks += held.start([2, 3, 4])
+            await held.settle()
+            cancelled = [tasks[0], tasks[1]]
+            for task in cancelled:  # the pending request is given up, so the next one is sent
                 task.cancel()
-            errors += await asyncio.gather(*made[1:], return_exceptions=True)
-            await host.run(trio.testing.wait_all_tasks_blocked)
-            assert len(host.client.cancelled) == 1
-        assert all(isinstance(error, asyncio.CancelledError) and may_have_been_stored(error) for error in errors)
+            errors: list[Any] = [*await asyncio.gather(*cancelled, return_exceptions=True)]
+            await held.settle()
+            assert [request.code for request in held.held] == [SEND, BATCH]
+            tasks[3].cancel()
+            errors += await asyncio.gather(tasks[3], return_exceptions=True)
+            tasks += held.start([5])
+            await held.settle()
+            assert len(held.held) == 2
+            await held.in_thread(held.store)
+            results = await asyncio.gather(*(task for task in tasks if not task.cancelled()))
+            assert [result.queue_offset for result in results] == [2, 4, 5]
+            assert held.stored == [-1, 0, 2, 3, 4, 5]
+            assert [type(error) for error in errors] == [asyncio.CancelledError] * 3
+            assert all(map(may_have_been_stored, errors))
+
+    asyncio.run(main())
+
+
+def test_a_send_is_made_though_the_one_before_it_failed() -> None:
+    """Also one of the same key: what failed may be sent again by the application only, behind the others then."""
+
+    async def main() -> None:
+        async with held_broker() as held:
+            held.hold(SEND)
+            tasks = held.start([0])
+            await held.settle()
+            tasks += held.start([1, 2])
+            await held.settle()
+            await held.in_thread(held.refuse)
+            failed, *results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(failed, MessageIllegal)
+            assert [type(result) for result in results] == [SendResult] * 2
+            assert held.stored == [-1, 1, 2]
+
+    asyncio.run(main())
+
+
+def test_a_send_fails_in_time_behind_one_that_has_more_time() -> None:
+    """It was not sent, and the error says so."""
+
+    async def main() -> None:
+        async with held_broker() as held:
+            held.hold(SEND)
+            tasks = held.start([0])
+            await held.settle()
+            late = [task for number in (1, 2) for task in held.start([number], key="k", timeout_seconds=0.3 / number)]
+            errors: list[Any] = [*await asyncio.gather(*late, return_exceptions=True)]
+            assert [type(error) for error in errors] == [SendTimeout] * 2
+            assert not any(map(may_have_been_stored, errors))
+            await held.in_thread(held.store)
+            await asyncio.gather(*tasks, *held.start([3]))
+            assert held.stored == [-1, 0, 3]
 
     asyncio.run(main())
 
@@ -120,18 +195,17 @@ def test_a_send_that_was_not_begun_is_not_made() -> None:
     """Its task was cancelled before the client's thread came to it."""
 
     async def main() -> None:
-        async with opening() as host:
-            sends = Sends(host)
-            thread = cast("Any", host)._loop
+        async with held_broker() as held:
+            thread = cast("Any", held.producer.host)._loop
             thread._woken = True  # the thread sleeps for the test
-            task = asyncio.create_task(sends.send(Message("t", b"x"), None, None, None, 3.0))
+            (task,) = held.start([0])
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError) as cancelled:
                 await task
             thread._woken = False
-            await host.run(trio.sleep, 0)
-            assert host.client.alone == []
+            await held.settle()
+            assert held.stored == [-1]
         assert not may_have_been_stored(cancelled.value)
 
     asyncio.run(main())
@@ -150,63 +224,41 @@ def test_what_is_not_known_of_a_cancellation_is_not_ruled_out() -> None:
 
 
 def test_sends_under_way_at_the_end_say_that_they_may_be_stored() -> None:
-    """Those that come later were not begun."""
+    """Those that wait were not sent, and those that come later were not begun."""
 
     async def main() -> None:
-        async with opening() as host:
-            sends = Sends(host)
-            task = asyncio.create_task(sends.send(Message("t", b"wait"), None, None, None, 3.0))
-            await asyncio.sleep(0)
-            await host.run(trio.testing.wait_all_tasks_blocked)
-        (error,) = await asyncio.gather(task, return_exceptions=True)
-        assert isinstance(error, Closed)
-        assert may_have_been_stored(error)
+        async with held_broker() as held:
+            held.hold(SEND)
+            tasks = held.start([0])
+            await held.settle()
+            tasks += held.start([1])
+            await held.settle()
+        errors: list[Any] = [*await asyncio.gather(*tasks, return_exceptions=True)]
         for _ in range(2):
-            (error,) = await outcomes_of(sends, "late")
-            assert isinstance(error, Closed)
-            assert not may_have_been_stored(error)
+            errors += await asyncio.gather(*held.start([2]), return_exceptions=True)
+        assert [type(error) for error in errors] == [Closed] * 4
+        assert [may_have_been_stored(error) for error in errors] == [True, False, False, False]
 
     asyncio.run(main())
 
 
-def test_later_sends_do_not_overtake_those_whose_task_has_not_begun() -> None:
-    """Trio begins the tasks of one turn in any order; here the later one would begin first."""
-
-    @attrs.define
-    class Host:
-        """Keeps what is started, to run it in reverse."""
-
-        event_loop: asyncio.AbstractEventLoop
-        client: Recorder = attrs.field(factory=Recorder)
-        started: list[Any] = attrs.field(factory=list[Any])
-        woken: list[Any] = attrs.field(factory=list[Any])
-        wakeups: Any = attrs.field(factory=lambda: cast("Any", type("Wakeups", (), {"add": staticmethod(lambda *_: None)})))
-
-        def check_caller(self) -> None: ...
-
-        def soon(self, function: Any) -> None:
-            self.woken.append(function)
-
-        def start(self, function: Any) -> bool:
-            self.started.append(function)
-            return True
-
-    async def wake(function: Any) -> None:
-        function()
+def test_later_sends_do_not_overtake_those_that_wait_for_an_answer() -> None:
+    """Of 600 sends, a request carries 256; the later ones come many at once, alone, and by the name of the queue."""
 
     async def main() -> None:
-        host = Host(asyncio.get_running_loop())
-        sends = Sends(cast("Any", host))
-        tasks: list[asyncio.Task[Any]] = []
-        for body in (b"first", b"second"):
-            tasks.append(asyncio.create_task(sends.send(Message("t", body), None, None, None, 3.0)))
-            await asyncio.sleep(0)
-            trio.run(wake, host.woken.pop())  # for each of them, and no task begins in between
-        for function in reversed(host.started):
-            trio.run(function)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert host.client.together == [[b"first", b"second"]]
+        async with held_broker() as held:
+            held.hold(BATCH)
+            tasks = held.start(range(600))
+            await held.settle()
+            assert len(held.held) == 1
+            for numbers in (range(600, 1200), [1200], [1201]):
+                tasks += held.start(numbers)
+                await held.settle()
+            tasks += held.start([1202], queue=MessageQueue("t", "b1", 0))
+            await held.settle()
+            await held.in_thread(held.store)
+            results = await asyncio.gather(*tasks)
+            assert held.stored == [-1, *range(1203)]
+            assert [result.queue_offset for result in results] == list(range(1, 1204))
 
     asyncio.run(main())
