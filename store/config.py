@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import attrs
 
@@ -18,6 +19,7 @@ _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]{1,12})([smhd])")
 
 
+@lru_cache(maxsize=4)
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Read `messageDelayLevel` into milliseconds; index 0 is level 1.
 

@@ -16,7 +16,7 @@ from ledgermq.message.control import CONTROL_TOPIC
 from ledgermq.message.layout import encode_host, encode_records, topic_field
 from ledgermq.message.message import IncomingMessage
 from ledgermq.remoting.codes import RequestCode, ResponseCode
-from ledgermq.store.config import SCHEDULE_TOPIC
+from ledgermq.store.config import SCHEDULE_TOPIC, StoreConfig
 from ledgermq.world.real import World, real_world
 
 from ..store.test_queue_files import DiskWithoutInodes
@@ -51,6 +51,13 @@ async def delivered(desk: Desk, topic: str = "T1") -> list[bytes]:
     if desk.broker.store.max_offset(topic, 0) == 0:
         return []
     return [message.body for message in desk.peer().pulled(topic)]
+
+
+def test_the_levels_are_read_once_however_often_they_are_asked_for() -> None:
+    """A start asks for them once for each level."""
+    config = StoreConfig(store_path_root_dir="store", message_delay_level=" ".join(["1s"] * 4000))
+
+    assert config.delay_levels_ms is config.delay_levels_ms
 
 
 async def test_a_delayed_message_waits_in_the_delay_topic(tmp_path: Path) -> None:
