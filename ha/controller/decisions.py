@@ -229,7 +229,7 @@ def decide_next_id(request: NextBrokerIdRequest, situation: Situation) -> Decisi
     one = situation.state.sets.get(request.broker_name)
     if one is not None:
         _check_cluster(one, request.cluster_name)
-    next_id = one.next_id if one is not None else 1
+    next_id = one.next_id if one is not None else situation.state.first_id
     return Decision(
         NextBrokerIdResponse(cluster_name=request.cluster_name, broker_name=request.broker_name, next_broker_id=next_id)
     )
@@ -249,13 +249,13 @@ def decide_id(request: ApplyBrokerIdRequest, situation: Situation) -> Decision:
     taken = one.replicas.get(broker_id) if one is not None else None
     if taken is not None and taken.check_code == request.register_check_code:
         return Decision(answer)
-    if broker_id != (next_id := one.next_id if one is not None else 1):
+    if broker_id != (next_id := one.next_id if one is not None else state.first_id):
         raise RequestRefused(
             ResponseCode.CONTROLLER_BROKER_ID_INVALID,
             f"{request.broker_name} gives out the id {next_id} next, not {broker_id}; ask for it again. Nothing was changed",
         )
-    if one is None and len(state.sets) >= BROKER_NAMES_MAX:
-        raise _full(f"{BROKER_NAMES_MAX} broker names are registered")
+    if one is None and len(state.sets) >= BROKER_NAMES_MAX and all(other.replicas for other in state.sets.values()):
+        raise _full(f"{BROKER_NAMES_MAX} broker names have replicas; forget those of a name that is not needed")
     if one is not None and len(one.replicas) >= REPLICAS_MAX:
         raise _full(f"{one.name} has {REPLICAS_MAX} replicas")
     if state.size_bytes >= STATE_BYTES_MAX:

@@ -195,7 +195,7 @@ class ControllerMember:
         for event in decision.events:
             _log_event(event)
         altered = {event.name for event in decision.events if isinstance(event, MasterElected | SetAltered | ReplicasForgotten)}
-        for name in () if quietly else sorted(altered):
+        for name in () if quietly else sorted(altered & self.state.sets.keys()):
             for notify in self.on_new_set:
                 notify(self.state.sets[name])
         return decision

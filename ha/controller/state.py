@@ -3,6 +3,9 @@
 The state changes in one way: `apply` takes an event, and events are what the group replicates. An event holds new values and no
 differences, so that applying one twice changes nothing. Master epochs, the epochs of SyncStateSets and the ids that are given
 out never decrease, not even when replicas are forgotten. Names follow RocketMQ's ReplicasInfoManager. Pure.
+
+A broker name whose replicas were all forgotten gives way once there is no room for another name. From then on new names begin
+with ids and epochs above those of every name that gave way, because any of them may be one that comes back.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import msgspec
 from .errors import CorruptEvents
 
 BROKER_NAMES_MAX = 1024
-"""How many broker names a group keeps; a further one is refused. One turn of the event loop looks at the masters of all."""
+"""How many broker names with replicas a group keeps; a further one is refused. One turn of the event loop looks at them all."""
 STATE_BYTES_MAX = 4 * 1024 * 1024
 """How large the state may become as JSON before no further replica is taken; one turn of the event loop writes all of it."""
 PIECE_BYTES = 64 * 1024
@@ -107,12 +110,16 @@ class ReplicasForgotten(msgspec.Struct, frozen=True, kw_only=True, tag="replicas
     in_sync_epoch: int
 
 
-class StatePiece(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
+class StatePiece(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="state"):
     """A part of the whole state, with which the log before the first piece is no longer needed."""
 
     number: int
     count: int
     sets: tuple[BrokerSet, ...]
+    first_id: int = 1
+    """As that of the state, in each piece."""
+    first_epoch: int = 0
+    """As that of the state, in each piece."""
 
 
 Change = IdApplied | AddressChanged | TimeoutChanged | MasterElected | SetAltered | ReplicasForgotten
@@ -139,16 +146,13 @@ def decode_events(body: bytes | memoryview) -> list[Event]:
         raise CorruptEvents(str(error)) from error
 
 
-def changed(old: BrokerSet | None, event: Change) -> BrokerSet:
-    """What an event makes of the set of its broker name; it is None before the first one."""
+def changed(old: BrokerSet, event: Change) -> BrokerSet:
+    """What an event makes of the set of its broker name."""
     replace = msgspec.structs.replace
     if isinstance(event, IdApplied):
-        base = old or BrokerSet(cluster=event.cluster, name=event.name)
-        replicas = {**base.replicas, event.broker_id: Replica(event.address, event.check_code)}
-        first = base.first or not base.replicas
-        return replace(base, replicas=replicas, next_id=max(base.next_id, event.broker_id + 1), first=first)
-    if old is None:
-        raise CorruptEvents(f"an event changes the broker name {event.name!r}, which has no replica")
+        replicas = {**old.replicas, event.broker_id: Replica(event.address, event.check_code)}
+        first = old.first or not old.replicas
+        return replace(old, replicas=replicas, next_id=max(old.next_id, event.broker_id + 1), first=first)
     if isinstance(event, AddressChanged):
         replica = replace(old.replicas[event.broker_id], address=event.address)
         return replace(old, replicas={**old.replicas, event.broker_id: replica})
@@ -184,6 +188,10 @@ class ControllerState:
     """
 
     sets: dict[str, BrokerSet] = attrs.field(factory=dict[str, BrokerSet])
+    first_id: int = 1
+    """The id that the first replica of a new broker name gets; no name that gave way has given it out."""
+    first_epoch: int = 0
+    """The epochs of the master and of the set with which a new broker name begins; none of a name that gave way is larger."""
     known: bool = True
     _sizes: dict[str, int] = attrs.field(factory=dict[str, int])
     _pieces: list[StatePiece] = attrs.field(factory=list[StatePiece])
@@ -202,10 +210,29 @@ class ControllerState:
         if isinstance(event, StatePiece):
             self._collect(event)
         elif self.known:
+            old = self.sets.get(event.name)
+            if old is None:
+                if not isinstance(event, IdApplied):
+                    raise CorruptEvents(f"an event changes the broker name {event.name!r}, which has no replica")
+                self._make_room()
+                old = self._new(event)
             try:
-                self._put(changed(self.sets.get(event.name), event))
+                self._put(changed(old, event))
             except KeyError as error:
                 raise CorruptEvents(f"an event changes replica {error} of {event.name!r}, which is not there") from error
+
+    def _make_room(self) -> None:
+        """Let broker names without replicas give way if there is no room for another name."""
+        if len(self.sets) < BROKER_NAMES_MAX:
+            return
+        for one in [one for one in self.sets.values() if not one.replicas]:
+            self.first_id = max(self.first_id, one.next_id)
+            self.first_epoch = max(self.first_epoch, one.master_epoch, one.in_sync_epoch)
+            del self.sets[one.name], self._sizes[one.name]
+
+    def _new(self, event: IdApplied) -> BrokerSet:
+        epoch = self.first_epoch
+        return BrokerSet(cluster=event.cluster, name=event.name, next_id=self.first_id, master_epoch=epoch, in_sync_epoch=epoch)
 
     def _put(self, one: BrokerSet) -> None:
         self.sets[one.name] = one
@@ -223,6 +250,7 @@ class ControllerState:
             pieces = [*self._pieces]
             self.forget()
             self.known = True
+            self.first_id, self.first_epoch = piece.first_id, piece.first_epoch
             for part in pieces:
                 for one in part.sets:
                     self._put(one)
@@ -238,9 +266,16 @@ class ControllerState:
             parts[-1].append(self.sets[name])
             size += self._sizes[name]
         for number, part in enumerate(parts):
-            yield StatePiece(number=number, count=len(parts), sets=tuple(part))
+            yield StatePiece(
+                number=number,
+                count=len(parts),
+                sets=tuple(part),
+                first_id=self.first_id,
+                first_epoch=self.first_epoch,
+            )
 
     def forget(self) -> None:
         """Begin with nothing known, because the log began anew."""
         self.sets, self._sizes, self.known = {}, {}, False
+        self.first_id, self.first_epoch = 1, 0
         self._pieces.clear()

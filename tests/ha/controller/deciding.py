@@ -54,10 +54,10 @@ class Cluster:
             self.state.apply(event)
         return decision
 
-    def apply_id(self, broker_id: int, code: str = "") -> Decision:
+    def apply_id(self, broker_id: int, code: str = "", *, name: str = "b1") -> Decision:
         request = ApplyBrokerIdRequest(
             cluster_name="c1",
-            broker_name="b1",
+            broker_name=name,
             applied_broker_id=broker_id,
             register_check_code=code or f"h{broker_id}:1;{broker_id}",
         )
@@ -93,8 +93,8 @@ class Cluster:
         )
         return self.carry_out(decide_alteration(request, body, self.situation))
 
-    def clean(self, ids: str | None = None, *, living: bool = False) -> Decision:
-        request = CleanBrokerDataRequest(broker_name="b1", broker_controller_ids_to_clean=ids, is_clean_living_broker=living)
+    def clean(self, ids: str | None = None, *, living: bool = False, name: str = "b1") -> Decision:
+        request = CleanBrokerDataRequest(broker_name=name, broker_controller_ids_to_clean=ids, is_clean_living_broker=living)
         return self.carry_out(decide_cleaning(request, self.situation))
 
     def look(self) -> None:

@@ -80,6 +80,29 @@ def test_replicas_and_names_are_bounded() -> None:
         decide_id(request, cluster.situation)
 
 
+def test_forgotten_names_make_room_for_new_ones() -> None:
+    """Whoever takes all names once does not keep others out for ever; a name that comes back goes on above its old numbers."""
+    cluster = Cluster(0)
+    for number in range(BROKER_NAMES_MAX):
+        cluster.apply_id(1, name=f"n{number}")
+    with refused(ResponseCode.SYSTEM_BUSY, "1024 broker names have replicas; forget those of a name"):
+        cluster.apply_id(1)
+
+    cluster.liveness.begin(cluster.now - TIMEOUT_SECONDS)
+    for number in range(BROKER_NAMES_MAX):
+        cluster.clean(name=f"n{number}")
+    cluster.apply_id(1)
+    assert cluster.state.sets.keys() == {"b1"}
+
+    for name in ("n0", "b2"):
+        asked = decide_next_id(NextBrokerIdRequest(cluster_name="c1", broker_name=name), cluster.situation)
+        assert asked.header == NextBrokerIdResponse(cluster_name="c1", broker_name=name, next_broker_id=2)
+        with refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, "the id 2 next, not 1"):
+            cluster.apply_id(1, name=name)
+        assert cluster.apply_id(2, name=name).events
+    assert cluster.state.sets["n0"].in_sync_epoch == 1
+
+
 def test_a_broker_name_belongs_to_one_cluster() -> None:
     cluster = serving(1)
     with refused(ResponseCode.CONTROLLER_INVALID_REQUEST, "belongs to the cluster c1, not to c2"):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ledgermq.ha.controller.errors import CorruptEvents
 from ledgermq.ha.controller.state import (
+    BROKER_NAMES_MAX,
     PIECE_BYTES,
     AddressChanged,
     BrokerSet,
@@ -69,6 +70,9 @@ YESTERDAY = {
         count=1,
         sets=(BrokerSet(cluster="c1", name="b1", replicas={1: Replica("h1:1", "h1:1;7")}, next_id=2),),
     ),
+    b'{"type":"state","number":0,"count":1,"sets":[],"first_id":3,"first_epoch":7}': StatePiece(
+        number=0, count=1, sets=(), first_id=3, first_epoch=7
+    ),
 }
 """Events as logs have them, which every later version reads."""
 
@@ -105,6 +109,24 @@ def test_forgotten_replicas_leave_their_ids_and_epochs_behind() -> None:
     assert state.sets["b1"] == BrokerSet(cluster="c1", name="b1", next_id=3, master_epoch=1, in_sync_epoch=3, first=False)
     state.apply(applied(3))
     assert state.sets["b1"].first
+
+
+def test_names_without_replicas_give_way_to_a_new_name_only_when_there_is_no_room() -> None:
+    """No id is given out twice by that, and no epoch decreases, whichever name comes back."""
+    forgotten = ReplicasForgotten(name="b1", broker_ids=frozenset({1, 2}), in_sync_epoch=7)
+    state = state_of(*EVENTS, forgotten, *(applied(1, f"name{number}") for number in range(BROKER_NAMES_MAX - 1)))
+    assert state.sets["b1"].in_sync_epoch == 7
+
+    for _ in range(2):
+        state.apply(IdApplied(cluster="c1", name="new", broker_id=3, address="h:1", check_code="h:1;1"))
+
+    assert "b1" not in state.sets
+    assert len(state.sets) == BROKER_NAMES_MAX
+    new = state.sets["new"]
+    assert (new.replicas.keys(), new.next_id, new.master_epoch, new.in_sync_epoch) == ({3}, 4, 7, 7)
+    restored = state_of(*state.pieces())
+    assert (restored.sets, restored.first_id, restored.first_epoch) == (state.sets, 3, 7)
+    assert restored.size_bytes == state.size_bytes
 
 
 def test_an_entry_of_another_kind_stops_the_node() -> None:
