@@ -52,8 +52,8 @@ log = get_logger(__name__)
 
 DECISION_SECONDS = 3.0
 """How long a decision may take, which is how long brokers wait for an answer."""
-APPLIED_PER_TURN = 256
-"""How many entries one turn of the event loop applies."""
+EVENTS_PER_TURN = 128
+"""After how many events a turn of the event loop applies no further entry; each of them may write a set of 64 KB as JSON."""
 LOG_BYTES_MAX = 1024 * 1024
 """The leader appends a state record when the log since the last one is larger than this and than twice the state."""
 RETRY_SECONDS = 1.0
@@ -266,18 +266,20 @@ class ControllerMember:
 
     def _apply_some(self) -> None:
         ledger = self.replica.ledger
-        last = min(self.applied_index + APPLIED_PER_TURN, ledger.committed_index)
-        while self.applied_index < last:
+        count = 0
+        while self.applied_index < ledger.committed_index and count < EVENTS_PER_TURN:
             index = self.applied_index + 1
             body = ledger.body(index)
             if not is_message(body):  # the entries of the group itself are records of messages
                 for event in decode_events(body):
+                    count += 1
                     self.state.apply(event)
                     if isinstance(event, StatePiece):
                         self._note_record(event, ledger.place_of(index)[0], ledger.end_of(index))
                     elif isinstance(event, ReplicasForgotten):
                         self.liveness.forget(event.name, event.broker_ids)
             self.applied_index = index
+            count += 1
 
     def _note_record(self, piece: StatePiece, start: int, end: int) -> None:
         if piece.number == 0:

@@ -12,6 +12,7 @@ from ledgermq.ha.controller import member as controller_member
 from ledgermq.ha.controller.errors import CorruptEvents
 from ledgermq.ha.controller.liveness import TIMEOUT_SECONDS as LIVES_BY_DEFAULT_SECONDS
 from ledgermq.ha.controller.protocol import GetReplicaInfoRequest, Mastership, NotifyRoleChangedRequest, SyncStateSet
+from ledgermq.ha.controller.state import ControllerState, Event, TimeoutChanged, encode_events
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command
 from ledgermq.remoting.frame import FrameReader
@@ -267,6 +268,46 @@ def test_an_entry_that_is_no_decision_stops_the_controller() -> None:
 
     with pytest.RaisesGroup(CorruptEvents, allow_unwrapped=True, flatten_subgroups=True):
         scenario(story, nodes=1)
+
+
+class AppliedInTurns(trio.abc.Instrument):
+    """Counts the events that each turn of a task applies."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.turns = [0]
+        apply = ControllerState.apply
+
+        def counted(state: ControllerState, event: Event) -> None:
+            self.turns[-1] += 1
+            apply(state, event)
+
+        monkeypatch.setattr(ControllerState, "apply", counted)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if self.turns[-1]:
+            self.turns.append(0)
+
+
+def test_a_turn_ends_after_some_events_however_many_an_entry_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry has up to 128 of them, and each may write a set of 64 KB."""
+    turns = AppliedInTurns(monkeypatch)
+
+    async def story(group: Group) -> None:
+        await serving(group)
+        (node,) = group.nodes
+        events = [TimeoutChanged(name=NAME, broker_id=2, timeout_millis=1000 + number) for number in range(64)]
+        node.up.node.replica.propose([encode_events(events)] * 40, patch=False)
+        await group.until(lambda: sum(turns.turns) > 40 * 64)
+        await node.kill()
+
+        trio.lowlevel.add_instrument(turns)
+        turns.turns = [0]
+        await node.start()
+        await group.until(lambda: sum(turns.turns) > 40 * 64)
+        assert max(turns.turns) < controller_member.EVENTS_PER_TURN + 64
+        assert node.set.replicas[2].timeout_millis == 1063
+
+    scenario(story, nodes=1)
 
 
 async def received(group: Group, address: Address, count: int) -> list[RemotingCommand]:
