@@ -30,7 +30,6 @@ from .protocol import (
     Body,
     BrokerHeartbeat,
     BrokerMemberGroup,
-    BrokerReplicasInfo,
     CleanBrokerDataRequest,
     ElectMasterBody,
     ElectMasterRequest,
@@ -258,8 +257,11 @@ def decide_id(request: ApplyBrokerIdRequest, situation: Situation) -> Decision:
         raise _full(f"{BROKER_NAMES_MAX} broker names have replicas; forget those of a name that is not needed")
     if one is not None and len(one.replicas) >= REPLICAS_MAX:
         raise _full(f"{one.name} has {REPLICAS_MAX} replicas")
-    if state.size_bytes >= STATE_BYTES_MAX:
-        raise _full(f"the state has {state.size_bytes} bytes, {STATE_BYTES_MAX} are allowed")
+    if (reserved := state.reserved_bytes) >= STATE_BYTES_MAX:
+        raise _full(
+            f"the replicas that are registered may take {reserved} bytes of the state, {STATE_BYTES_MAX} are allowed; forget "
+            "those that are not needed"
+        )
     event = IdApplied(
         cluster=request.cluster_name,
         name=request.broker_name,
@@ -463,34 +465,28 @@ def replica_info(request: GetReplicaInfoRequest, situation: Situation) -> Decisi
     return Decision(header, _set_of(one))
 
 
-def sync_state_data(names: Iterable[str], situation: Situation) -> Decision:
-    """1006: all replicas of broker names, of all names if none is given; those that are not registered are left out."""
-    table: dict[str, ReplicasInfo] = {}
-    for name in [*names] or sorted(situation.state.sets):
-        one = situation.state.sets.get(name)
-        if one is None or not one.replicas:
-            continue
-        identities = [
-            (
-                broker_id in one.in_sync,
-                ReplicaIdentity(
-                    broker_name=name,
-                    broker_id=broker_id,
-                    broker_address=replica.address,
-                    alive=situation.is_alive(one, broker_id),
-                ),
-            )
-            for broker_id, replica in sorted(one.replicas.items())
-        ]
-        table[name] = ReplicasInfo(
-            master_broker_id=one.master_id,
-            master_address=one.master_address,
-            master_epoch=one.master_epoch,
-            sync_state_set_epoch=one.in_sync_epoch,
-            in_sync_replicas=[identity for in_sync, identity in identities if in_sync],
-            not_in_sync_replicas=[identity for in_sync, identity in identities if not in_sync],
+def replicas_info(one: BrokerSet, situation: Situation) -> ReplicasInfo:
+    """1006: all replicas of one of the broker names for which it asks."""
+    identities = [
+        (
+            broker_id in one.in_sync,
+            ReplicaIdentity(
+                broker_name=one.name,
+                broker_id=broker_id,
+                broker_address=replica.address,
+                alive=situation.is_alive(one, broker_id),
+            ),
         )
-    return Decision(body=BrokerReplicasInfo(replicas_info_table=table))
+        for broker_id, replica in sorted(one.replicas.items())
+    ]
+    return ReplicasInfo(
+        master_broker_id=one.master_id,
+        master_address=one.master_address,
+        master_epoch=one.master_epoch,
+        sync_state_set_epoch=one.in_sync_epoch,
+        in_sync_replicas=[identity for in_sync, identity in identities if in_sync],
+        not_in_sync_replicas=[identity for in_sync, identity in identities if not in_sync],
+    )
 
 
 def _mastership_of(one: BrokerSet) -> Mastership:

@@ -43,8 +43,8 @@ LOWEST_PRIORITY = INT_MAX
 _NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARACTERS_MAX, pattern=_NO_CONTROLS)]
 """The name of a cluster, a broker or a controller."""
-Address = Annotated[str, msgspec.Meta(min_length=3, max_length=ADDRESS_CHARACTERS_MAX, pattern=r"^[^\s\x00-\x1f]+:[0-9]{1,5}$")]
-"""`host:port`."""
+Address = Annotated[str, msgspec.Meta(min_length=3, max_length=ADDRESS_CHARACTERS_MAX, pattern=r"^[!#-\[\]-~]+:[0-9]{1,5}$")]
+"""`host:port`, in characters that take one byte each in JSON."""
 BrokerId = Annotated[int, msgspec.Meta(ge=0, le=LONG_MAX)]
 """What the controller gives out, from 1 on; Apache's brokers use 0 for what has none yet."""
 Epoch = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]

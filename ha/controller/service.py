@@ -11,15 +11,17 @@ from collections.abc import Awaitable, Callable, Mapping
 import attrs
 import trio
 
+from ...message.json import dumps_strict
 from ...remoting.changed_settings import requested_changes, save_changes
 from ...remoting.codes import RequestCode, ResponseCode
-from ...remoting.command import RemotingCommand
+from ...remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ...remoting.dispatcher import Dispatcher
 from ...remoting.errors import RequestRefused
 from ...remoting.java_properties import PROPERTIES_BYTES_MAX
 from ...remoting.server import ServerConnection
 from ...world.events import get_logger
 from ...world.real import World
+from ...world.slices import in_slices
 from .config import CHANGEABLE, KEYS, ControllerConfig
 from .decisions import (
     Decision,
@@ -32,7 +34,7 @@ from .decisions import (
     decide_registration,
     heard_from,
     replica_info,
-    sync_state_data,
+    replicas_info,
 )
 from .errors import BadControllerConfig
 from .member import ControllerMember, Judge
@@ -50,6 +52,11 @@ from .protocol import (
 )
 
 log = get_logger(__name__)
+
+REPLICAS_PER_TURN = 1024
+"""How many replicas one turn of the event loop writes into an answer."""
+ANSWER_BYTES_MAX = FRAME_SIZE_MAX - 64 * 1024
+"""The most bytes of replicas in one answer; a larger answer is refused."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -71,13 +78,13 @@ class ControllerService:
             RequestCode.CONTROLLER_ELECT_MASTER: _election,
             RequestCode.CONTROLLER_REGISTER_BROKER: _registration,
             RequestCode.CONTROLLER_GET_REPLICA_INFO: _replica_info,
-            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: _sync_state_data,
             RequestCode.CLEAN_BROKER_DATA: _cleaning,
             RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: _next_id,
             RequestCode.CONTROLLER_APPLY_BROKER_ID: _id,
         }
         for code, judge_of in judges.items():
             dispatcher.register_waiting(code, self._decided_by(judge_of))
+        dispatcher.register_long({RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: self.sync_state_data})
         dispatcher.register(RequestCode.BROKER_HEARTBEAT, self.heartbeat)
         dispatcher.register(RequestCode.CONTROLLER_GET_METADATA_INFO, self.metadata)
         dispatcher.register(RequestCode.GET_CONTROLLER_CONFIG, self.get_config)
@@ -100,6 +107,25 @@ class ControllerService:
             )
 
         return answer
+
+    async def sync_state_data(self, _: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """1006: all replicas of broker names, of all names if none is given; those that are not registered are left out."""
+        names = read_broker_names(request.body)
+        await self.node.decide(lambda _: Decision())  # what follows is no older than what a majority has confirmed
+        situation = self.node.situation
+        known = situation.state.sets
+        sets = [known[name] for name in sorted({*names} or known) if name in known and known[name].replicas]
+        entries: list[bytes] = []
+        room = ANSWER_BYTES_MAX
+        async for some in in_slices(sets, REPLICAS_PER_TURN, lambda one: len(one.replicas)):
+            entries += [b"%b:%b" % (dumps_strict(one.name), replicas_info(one, situation).body()) for one in some]
+            room -= sum(len(entry) + 1 for entry in entries[-len(some) :])
+            if room < 0:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the replicas of {len(sets)} broker names take more than {ANSWER_BYTES_MAX} bytes; ask for fewer names",
+                )
+        return request.response(body=b'{"replicasInfoTable":{%b}}' % b",".join(entries))
 
     def heartbeat(self, _: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         self.node.hear(BrokerHeartbeat.of(request))
@@ -155,11 +181,6 @@ def _registration(request: RemotingCommand) -> Judge:
 def _replica_info(request: RemotingCommand) -> Judge:
     header = GetReplicaInfoRequest.of(request)
     return lambda situation: replica_info(header, situation)
-
-
-def _sync_state_data(request: RemotingCommand) -> Judge:
-    names = read_broker_names(request.body)
-    return lambda situation: sync_state_data(names, situation)
 
 
 def _cleaning(request: RemotingCommand) -> Judge:

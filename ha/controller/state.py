@@ -16,11 +16,17 @@ import attrs
 import msgspec
 
 from .errors import CorruptEvents
+from .protocol import ADDRESS_CHARACTERS_MAX
 
 BROKER_NAMES_MAX = 1024
 """How many broker names with replicas a group keeps; a further one is refused. One turn of the event loop looks at them all."""
 STATE_BYTES_MAX = 4 * 1024 * 1024
-"""How large the state may become as JSON before no further replica is taken; one turn of the event loop writes all of it."""
+"""How large the state may become as JSON; beyond that no further replica is taken. One turn of the event loop writes it all."""
+GROWTH_BYTES_MAX = ADDRESS_CHARACTERS_MAX + 64
+"""How much a replica may add to the state once it is taken: another address, a time-out, its place in the set, and epochs.
+
+This room is kept for each, so that nothing that a replica does later has to be refused for want of it.
+"""
 PIECE_BYTES = 64 * 1024
 """About how large one piece of a state record becomes; a broker name is never divided."""
 
@@ -200,6 +206,11 @@ class ControllerState:
     def size_bytes(self) -> int:
         """How large the state is as JSON."""
         return sum(self._sizes.values())
+
+    @property
+    def reserved_bytes(self) -> int:
+        """How large the state may become with the replicas that it has."""
+        return self.size_bytes + GROWTH_BYTES_MAX * sum(len(one.replicas) for one in self.sets.values())
 
     def apply(self, event: Event) -> None:
         """Change the state by one event.

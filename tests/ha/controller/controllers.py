@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import attrs
+import pytest
 import trio
 
 from ledgermq.ha.controller.config import ControllerConfig
@@ -258,6 +259,24 @@ async def serving(group: Group, count: int = 2) -> list[Replica]:
     assert Mastership.of(await replicas[0].elect()).master_broker_id == 1
     assert (await replicas[0].alter(*range(1, count + 1))).code == ResponseCode.SUCCESS
     return replicas
+
+
+class CallsInTurns(trio.abc.Instrument):
+    """Counts how often each turn of a task calls a function or a method."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.turns = [0]
+        original = getattr(owner, name)
+
+        def counted(*arguments: Any) -> Any:
+            self.turns[-1] += 1
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if self.turns[-1]:
+            self.turns.append(0)
 
 
 def scenario(story: Callable[[Group], Awaitable[None]], *, nodes: int = 3, seed: int = 1, **config: Any) -> None:

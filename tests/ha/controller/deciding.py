@@ -63,14 +63,15 @@ class Cluster:
         )
         return self.carry_out(decide_id(request, self.situation))
 
-    def beat(self, *ids: int, **log_end: int) -> None:
+    def beat(self, *ids: int, name: str = "b1", **log_end: int) -> None:
         for broker_id in ids:
-            beat = BrokerHeartbeat(cluster_name="c1", broker_name="b1", broker_addr="h:1", broker_id=broker_id, **log_end)
+            beat = BrokerHeartbeat(cluster_name="c1", broker_name=name, broker_addr="h:1", broker_id=broker_id, **log_end)
             heard_from(beat, self.situation)
 
-    def register(self, broker_id: int, **fields: Any) -> Decision:
+    def register(self, broker_id: int, *, name: str = "b1", address: str = "", **fields: Any) -> Decision:
+        address = address or f"h{broker_id}:1"
         request = RegisterBrokerRequest(
-            cluster_name="c1", broker_name="b1", broker_id=broker_id, broker_address=f"h{broker_id}:1", **fields
+            cluster_name="c1", broker_name=name, broker_id=broker_id, broker_address=address, **fields
         )
         heard_from(request, self.situation)
         return self.carry_out(decide_registration(request, self.situation))

@@ -12,13 +12,13 @@ from ledgermq.ha.controller import member as controller_member
 from ledgermq.ha.controller.errors import CorruptEvents
 from ledgermq.ha.controller.liveness import TIMEOUT_SECONDS as LIVES_BY_DEFAULT_SECONDS
 from ledgermq.ha.controller.protocol import GetReplicaInfoRequest, Mastership, NotifyRoleChangedRequest, SyncStateSet
-from ledgermq.ha.controller.state import ControllerState, Event, TimeoutChanged, encode_events
+from ledgermq.ha.controller.state import ControllerState, TimeoutChanged, encode_events
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.world.address import Address
 
-from .controllers import NAME, TIMEOUT_SECONDS, Group, Replica, scenario, serving
+from .controllers import NAME, TIMEOUT_SECONDS, CallsInTurns, Group, Replica, scenario, serving
 
 ASK_NAME = GetReplicaInfoRequest(broker_name=NAME)
 
@@ -270,27 +270,9 @@ def test_an_entry_that_is_no_decision_stops_the_controller() -> None:
         scenario(story, nodes=1)
 
 
-class AppliedInTurns(trio.abc.Instrument):
-    """Counts the events that each turn of a task applies."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.turns = [0]
-        apply = ControllerState.apply
-
-        def counted(state: ControllerState, event: Event) -> None:
-            self.turns[-1] += 1
-            apply(state, event)
-
-        monkeypatch.setattr(ControllerState, "apply", counted)
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if self.turns[-1]:
-            self.turns.append(0)
-
-
 def test_a_turn_ends_after_some_events_however_many_an_entry_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry has up to 128 of them, and each may write a set of 64 KB."""
-    turns = AppliedInTurns(monkeypatch)
+    turns = CallsInTurns(monkeypatch, ControllerState, "apply")
 
     async def story(group: Group) -> None:
         await serving(group)

@@ -234,7 +234,9 @@ def test_a_field_that_is_absent_or_beyond_its_bound_is_refused_by_name(ext: dict
     assert len(refused.value.remark) < 300
 
 
-@pytest.mark.parametrize("address", ["", "b1", "host:", "ho st:1", ":1\n", "h" * 300 + ":1", "host:123456"])
+@pytest.mark.parametrize(
+    "address", ["", "b1", "host:", "ho st:1", ":1\n", "h" * 300 + ":1", "host:123456", "h\N{SNOWMAN}:1", 'h"\\:1']
+)
 def test_an_address_is_a_host_and_a_port(address: str) -> None:
     with pytest.raises(RequestRefused, match="brokerAddress"):
         RegisterBrokerRequest.of(request(C1B1 | {"brokerId": "1", "brokerAddress": address}))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
+from ledgermq.ha.controller import service as controller_service
 from ledgermq.ha.controller.protocol import (
+    REPLICAS_MAX,
     BrokerHeartbeat,
     BrokerReplicasInfo,
     CleanBrokerDataRequest,
@@ -15,11 +18,13 @@ from ledgermq.ha.controller.protocol import (
     Mastership,
     RegisterBrokerRequest,
 )
+from ledgermq.ha.controller.state import IdApplied
+from ledgermq.message.json import dumps_strict
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.java_properties import read_properties
 
-from .controllers import CLUSTER, NAME, SHARED_BY_ALL, Group, Node, scenario, serving
+from .controllers import CLUSTER, NAME, SHARED_BY_ALL, CallsInTurns, Group, Node, scenario, serving
 
 
 async def config_of(group: Group, node: Node) -> dict[str, str]:
@@ -46,6 +51,31 @@ def test_an_administrator_sees_and_names_masters() -> None:
 
         again = await group.asked(RequestCode.CONTROLLER_ELECT_MASTER, named)
         assert (again.code, Mastership.of(again).master_broker_id) == (ResponseCode.CONTROLLER_MASTER_STILL_EXIST, 2)
+
+    scenario(story, nodes=1)
+
+
+def test_the_replicas_of_all_names_are_written_in_turns_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger may register thousands, whose names take twelve bytes a character in ASCII."""
+    turns = CallsInTurns(monkeypatch, controller_service, "replicas_info")
+
+    async def story(group: Group) -> None:
+        await group.leader()
+        (node,) = group.nodes
+        for number in range(86):
+            name = f"{number:03}" + "\N{GRINNING FACE}" * 252
+            for broker_id in range(1, REPLICAS_MAX + 1):
+                event = IdApplied(cluster="c", name=name, broker_id=broker_id, address="h:1", check_code="h:1;1")
+                node.up.node.state.apply(event)
+        trio.lowlevel.add_instrument(turns)
+        names = sorted(node.up.node.state.sets)
+
+        refused = await group.ask(node, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=b"[]")
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "the replicas of 86 broker names take more than 16711680 bytes; ask for fewer names" in (refused.remark or "")
+        some = await group.ask(node, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=dumps_strict(names[::-2]))
+        assert list(BrokerReplicasInfo.of(some.body).replicas_info_table) == names[1::2]
+        assert max(turns.turns) * REPLICAS_MAX == controller_service.REPLICAS_PER_TURN
 
     scenario(story, nodes=1)
 
