@@ -278,7 +278,8 @@ NAMESRV: Mapping[str, Text] = {
     "enableTopicList": Text("Clients may ask for the topics of a cluster, and for those of RocketMQ's units."),
     "enableControllerInNamesrv": Text(
         "The process runs a controller, too, whose keys are in the same file.",
-        ours="Its port is `controllerListenPort`, because `listenPort` is the name server's.",
+        ours="Its port and its file of changed settings are `controllerListenPort` and `controllerConfigStorePath`, because "
+        "`listenPort` and `configStorePath` are the name server's.",
     ),
     "metricsExporterType": Text("`PROM` serves metrics and probes over HTTP.", ours=OURS),
     "metricsPromExporterHost": Text("The address to serve them on; empty for all.", ours=OURS),

@@ -17,12 +17,12 @@ from ..message.data_version import DataVersion
 from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, dumps_strict, loads
 from ..message.numbers import int_of
 from ..remoting.bounds import checked_name, refuse
-from ..remoting.changed_settings import requested_changes, save, save_changes
+from ..remoting.changed_settings import KeptFile, requested_changes
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
-from ..remoting.java_properties import PROPERTIES_BYTES_MAX
+from ..remoting.java_properties import PROPERTIES_BYTES_MAX, write_properties
 from ..remoting.server import ServerConnection
 from ..world.events import get_logger
 from ..world.real import World
@@ -51,12 +51,16 @@ class Handlers:
 
     config: NamesrvConfig
     world: World
+    file: KeptFile
+    """That of `configStorePath`."""
+    kv_file: KeptFile
+    """That of `kvConfigPath`."""
     kv_config: KvConfig
     routes: RouteTable[ServerConnection] = attrs.field(factory=RouteTable[ServerConnection])
     on_min_id_change: list[Callable[[MinIdChange], None]] = attrs.field(factory=list[Callable[[MinIdChange], None]])
     """Called for each change if `notify_min_broker_id_changed` is set."""
     changes: Mapping[str, str] = attrs.field(factory=dict[str, str])
-    """The settings that administrators changed, which is the content of `configStorePath`; it is read at the start."""
+    """The settings that administrators changed, which is the content of `file`; it is read at the start."""
     # Two administrators may change the same file concurrently; the second write has both changes.
     _saving: trio.Lock = attrs.field(factory=trio.Lock)
 
@@ -292,14 +296,14 @@ class Handlers:
             changed = self.kv_config.with_value(namespace, key, value)
             if changed.characters > KV_CHARACTERS_MAX:
                 raise refuse(f"all namespaces together have at most {KV_CHARACTERS_MAX} characters")
-            await save(self.world, self.config.kv_config_path, changed.to_bytes())
+            await self.kv_file.save(self.world, changed.to_bytes())
             self.kv_config = changed  # only what is on disk is served, so that no value disappears at a restart
         return request.response()
 
     async def delete_kv_config(self, request: RemotingCommand) -> RemotingCommand:
         async with self._saving:
             changed = self.kv_config.without(request.text("namespace"), request.text("key"))
-            await save(self.world, self.config.kv_config_path, changed.to_bytes())
+            await self.kv_file.save(self.world, changed.to_bytes())
             self.kv_config = changed
         return request.response()
 
@@ -314,7 +318,7 @@ class Handlers:
             except BadNamesrvConfig as error:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
             changes = {**self.changes, **entries}
-            await save_changes(self.world, self.config.config_store_path, changes)
+            await self.file.save(self.world, write_properties(changes).encode())
             self.config, self.changes = changed, changes
         log.info("config_changed", entries=entries)
         return request.response()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import attrs
 import trio
 
 from ..message.errors import JsonError
-from ..remoting.changed_settings import read_changes
+from ..remoting.changed_settings import open_kept_file, read_changes
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.monitoring import open_monitoring
 from ..remoting.server import RemotingServer, ServerConnection, ServerLimits
@@ -71,25 +71,31 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
         BadTlsSetting, TlsFailed: TLS cannot be used as configured.
     """
     tls, network = await open_tls(config.tls, world)
-    changes = await world.workers.run(_load_changes, config, world)
-    config = config.with_entries(changes)
-    handlers = Handlers(config, world, await world.workers.run(_load_kv_config, config, world), changes=changes)
-    dispatcher = Dispatcher()
-    handlers.register(dispatcher)
-    limits = ServerLimits(idle_seconds=config.server_channel_max_idle_time_seconds)
-    server = RemotingServer(dispatcher, world.network, world.clock, limits, tls)
-    listeners = list(await world.network.open_listeners(config.bind_address, config.listen_port))
-    port = world.network.listener_port(listeners[0])
-    address = Address(_ANYWHERE.get(config.bind_address, config.bind_address), port)
-    pages = open_monitoring(
-        config.metrics_exporter_type,
-        config.metrics_prom_exporter_host,
-        config.metrics_prom_exporter_port,
-        world,
-        dispatcher,
-        partial(monitoring_of, handlers.routes, str(address)),
-    )
-    async with pages, trio.open_nursery() as nursery:
+    async with AsyncExitStack() as opened:
+        file = await opened.enter_async_context(open_kept_file(world, "configStorePath", config.config_store_path))
+        kv_file = await opened.enter_async_context(open_kept_file(world, "kvConfigPath", config.kv_config_path))
+        changes = await world.workers.run(_load_changes, config, world)
+        config = config.with_entries(changes)
+        kv_config = await world.workers.run(_load_kv_config, config, world)
+        handlers = Handlers(config, world, file, kv_file, kv_config, changes=changes)
+        dispatcher = Dispatcher()
+        handlers.register(dispatcher)
+        limits = ServerLimits(idle_seconds=config.server_channel_max_idle_time_seconds)
+        server = RemotingServer(dispatcher, world.network, world.clock, limits, tls)
+        listeners = list(await world.network.open_listeners(config.bind_address, config.listen_port))
+        port = world.network.listener_port(listeners[0])
+        address = Address(_ANYWHERE.get(config.bind_address, config.bind_address), port)
+        await opened.enter_async_context(
+            open_monitoring(
+                config.metrics_exporter_type,
+                config.metrics_prom_exporter_host,
+                config.metrics_prom_exporter_port,
+                world,
+                dispatcher,
+                partial(monitoring_of, handlers.routes, str(address)),
+            )
+        )
+        nursery = await opened.enter_async_context(trio.open_nursery())
         dispatcher.nursery = nursery
         handlers.on_min_id_change.append(Notices(network, nursery).send)
         await nursery.start(server.serve, listeners)

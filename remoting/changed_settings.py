@@ -5,16 +5,20 @@ Brokers keep theirs in `broker.conf`; name servers and controllers have another 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import posixpath
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
 
-from ..world.disk import Disk
+import attrs
+
+from ..world.disk import Disk, DiskLock
 from ..world.events import get_logger
 from ..world.files import read_file, replace_file
 from ..world.real import World
 from .codes import ResponseCode
 from .command import RemotingCommand
 from .errors import RequestRefused
-from .java_properties import read_properties, write_properties
+from .java_properties import read_properties
 from .tls import TLS_KEYS
 
 log = get_logger(__name__)
@@ -61,22 +65,65 @@ def requested_changes(
     return entries
 
 
-async def save_changes(world: World, path: str, changes: Mapping[str, str]) -> None:
-    """Replace the file of changed settings; as `save`."""
-    await save(world, path, write_properties(changes).encode())
+@attrs.frozen
+class KeptFile:
+    """A file that a server reads at its start and replaces with each change; without a path all is in memory alone.
 
-
-async def save(world: World, path: str, content: bytes) -> None:
-    """Replace a file, unless its path is empty.
-
-    Raises:
-        RequestRefused: the disk failed. Nothing was changed.
-    Durability: the file is on the disk.
+    Two servers with one file would each replace what the other has saved, so only the first of them saves changes until the
+    second is started again. Both serve, because several servers of one user have the same default paths.
     """
-    if not path:
-        return
+
+    key: str
+    """The setting that names the path."""
+    path: str = ""
+    in_use: bool = False
+    """Whether another server has the file."""
+
+    async def save(self, world: World, content: bytes) -> None:
+        """Replace the file.
+
+        Raises:
+            RequestRefused: another server has the file, or the disk failed. Nothing was changed.
+        Durability: the file is on the disk.
+        """
+        if not self.path:
+            return
+        if self.in_use:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{self.path} was in use by another server when this one started; nothing was changed: give this one another "
+                f"{self.key}, or stop the other one, and start this one again",
+            )
+        try:
+            await world.workers.run(replace_file, world.disk, self.path, content)
+        except OSError as error:
+            log.error("config_not_saved", path=self.path, reason=error.strerror or str(error))
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"{self.path}: {error.strerror or error}; nothing was changed"
+            ) from error
+
+
+@asynccontextmanager
+async def open_kept_file(world: World, key: str, path: str) -> AsyncGenerator[KeptFile]:
+    """Have a file for the length of an `async with` block; it is read after this, so that no other server changes it then."""
+    lock, in_use = None, False
     try:
-        await world.workers.run(replace_file, world.disk, path, content)
+        if path:
+            lock = await world.workers.run(_lock, world.disk, path)
+    except BlockingIOError:
+        in_use = True
+        log.warning("config_file_in_use", key=key, path=path)
     except OSError as error:
-        log.error("config_not_saved", path=path, reason=error.strerror or str(error))
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{path}: {error.strerror or error}; nothing was changed") from error
+        # A file that is only read, as one on a read-only disk, needs no lock; if it cannot be written, a change says so.
+        log.warning("config_file_not_locked", key=key, path=path, reason=error.strerror or str(error))
+    try:
+        yield KeptFile(key, path, in_use)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _lock(disk: Disk, path: str) -> DiskLock:
+    # Of a file beside it, because each change replaces the file itself.
+    disk.make_directories(posixpath.dirname(path) or ".")
+    return disk.lock(f"{path}.lock")

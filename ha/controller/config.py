@@ -1,8 +1,8 @@
 """One frozen configuration of a controller, read from RocketMQ's `controller.conf` (ControllerConfig, NettyServerConfig).
 
 Keys are RocketMQ's; each stands at its field, with the values that it may have. Unknown keys are kept as text and named in one
-warning. In the file of a name server that runs a controller too, `listenPort` is the name server's, so the controller has
-`controllerListenPort`.
+warning. In the file of a name server that runs a controller too, `listenPort` and `configStorePath` are the name server's, so
+the controller has `controllerListenPort` and `controllerConfigStorePath`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
 """RocketMQ's keys and our field names."""
 CHANGEABLE = frozenset(key for key, field in _FIELDS.items() if field.metadata["changeable"])
 """Keys that an administrator may change through the network, because their values are read at each use."""
-EMBEDDED = {"controllerListenPort": "listenPort"}
+EMBEDDED = {"controllerListenPort": "listenPort", "controllerConfigStorePath": "configStorePath"}
 """Keys that have another name in the file of a name server."""
 
 
@@ -146,7 +146,7 @@ def read_controller_conf(text: str, base: ControllerConfig | None = None, *, emb
         raise BadControllerConfig("the text", text[:60], f"properties: {error}") from error
     base = base or ControllerConfig()
     if embedded:
-        own = {EMBEDDED.get(key, key): value for key, value in entries.items() if key != "listenPort"}
+        own = {EMBEDDED.get(key, key): value for key, value in entries.items() if key not in EMBEDDED.values()}
         return base.with_entries({key: value for key, value in own.items() if key in KEYS or key in TLS_KEYS})
     for key in entries:
         if key not in KEYS and key not in TLS_KEYS and (meant := meant_by(key, (*KEYS, *TLS_KEYS))) is not None:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import attrs
 import trio
 
-from ...remoting.changed_settings import read_changes
+from ...remoting.changed_settings import open_kept_file, read_changes
 from ...remoting.dispatcher import Dispatcher
 from ...remoting.server import RemotingServer, ServerLimits
 from ...remoting.tls import open_tls
@@ -56,12 +56,13 @@ async def open_controller(config: ControllerConfig, world: World) -> AsyncGenera
     """
     config.replica_settings(config.listen_port)  # refuses a configuration before anything is opened
     tls, network = await open_tls(config.tls, world)
-    changes = await world.workers.run(_load_changes, config, world)
-    config = config.with_entries(changes)
     dispatcher = Dispatcher()
     limits = ServerLimits(idle_seconds=config.server_channel_max_idle_time_seconds)
     server = RemotingServer(dispatcher, world.network, world.clock, limits, tls)
     async with AsyncExitStack() as opened:
+        file = await opened.enter_async_context(open_kept_file(world, "configStorePath", config.config_store_path))
+        changes = await world.workers.run(_load_changes, config, world)
+        config = config.with_entries(changes)
         opened.callback((await world.workers.run(_lock, world.disk, config.store_path)).release)
         listeners = list(await world.network.open_listeners(config.bind_address, config.listen_port))
         for listener in listeners:
@@ -76,7 +77,7 @@ async def open_controller(config: ControllerConfig, world: World) -> AsyncGenera
             )
         )
         nursery = await opened.enter_async_context(trio.open_nursery())
-        service = ControllerService(node, config, world, changes)
+        service = ControllerService(node, config, world, file, changes)
         service.register(dispatcher)
         dispatcher.nursery = nursery
         notices = Notices(network, nursery)

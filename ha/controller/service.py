@@ -12,12 +12,12 @@ import attrs
 import trio
 
 from ...message.json import dumps_strict
-from ...remoting.changed_settings import requested_changes, save_changes
+from ...remoting.changed_settings import KeptFile, requested_changes
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ...remoting.dispatcher import Dispatcher
 from ...remoting.errors import RequestRefused
-from ...remoting.java_properties import PROPERTIES_BYTES_MAX
+from ...remoting.java_properties import PROPERTIES_BYTES_MAX, write_properties
 from ...remoting.server import ServerConnection
 from ...world.events import get_logger
 from ...world.real import World
@@ -66,8 +66,10 @@ class ControllerService:
     node: ControllerMember
     config: ControllerConfig
     world: World
+    file: KeptFile
+    """That of `configStorePath`."""
     changes: Mapping[str, str] = attrs.field(factory=dict[str, str])
-    """The settings that administrators changed, which is the content of `configStorePath`; it is read at the start."""
+    """The settings that administrators changed, which is the content of `file`; it is read at the start."""
     # Two administrators may change the same file concurrently; the second write has both changes.
     _saving: trio.Lock = attrs.field(factory=trio.Lock)
 
@@ -145,7 +147,7 @@ class ControllerService:
             except BadControllerConfig as error:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{error}; nothing was changed") from error
             changes = {**self.changes, **entries}
-            await save_changes(self.world, self.config.config_store_path, changes)
+            await self.file.save(self.world, write_properties(changes).encode())
             self.use(changed)
             self.changes = changes
         log.info("controller_config_changed", entries=entries)

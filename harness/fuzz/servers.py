@@ -19,6 +19,7 @@ from ledgermq.message.json import dumps, loads
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.handlers import Handlers
 from ledgermq.namesrv.kv_config import KvConfig
+from ledgermq.remoting.changed_settings import KeptFile
 from ledgermq.remoting.command import RemotingCommand, Wire, decode_command
 from ledgermq.remoting.dispatcher import Dispatcher
 from ledgermq.remoting.server import ServerConnection, ServerLimits
@@ -84,7 +85,8 @@ async def namesrv_requests() -> AsyncGenerator[Callable[[bytes], object]]:
         request = _request(data)
         if request.code in NAMESRV_CODES:
             dispatcher = Dispatcher()
-            Handlers(NamesrvConfig(), world, KvConfig({"n": {"k": "v"}})).register(dispatcher)
+            files = KeptFile("configStorePath"), KeptFile("kvConfigPath")
+            Handlers(NamesrvConfig(), world, *files, KvConfig({"n": {"k": "v"}})).register(dispatcher)
             _ask(dispatcher, world.clock, request)
 
     yield decode

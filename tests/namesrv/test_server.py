@@ -389,6 +389,27 @@ async def test_what_cannot_be_written_is_not_served(world: World, tmp_path: Path
     assert [entry["event"] for entry in logs] == ["config_not_saved", "config_not_saved"]
 
 
+@pytest.mark.parametrize("key", ["kv_config_path", "config_store_path"])
+async def test_of_two_name_servers_with_one_file_the_first_changes_it(world: World, tmp_path: Path, key: str) -> None:
+    """Each would replace what the other has saved; both serve, because name servers of one user have one default path."""
+    path = tmp_path / "file"
+    answers: list[RemotingCommand] = []
+    async with (
+        connected_namesrv(world, **{key: str(path)}) as (_, first),
+        connected_namesrv(world, **{key: str(path)}) as (namesrv, second),
+    ):
+        for channel, name, setting in ((first, "a", "orderMessageEnable"), (second, "b", "supportActingMaster")):
+            if key == "kv_config_path":
+                answers.append(await ask(channel, RequestCode.PUT_KV_CONFIG, namespace="ns", key=name, value="v"))
+            else:
+                answers.append(await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, f"{setting}=true\n".encode()))
+        assert (await ask(second, RequestCode.GET_KV_CONFIG, namespace="ns", key="b")).code == ResponseCode.QUERY_NOT_FOUND
+        assert not namesrv.config.support_acting_master
+    assert [answer.code for answer in answers] == [ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR]
+    assert f"{path} was in use by another server" in (answers[1].remark or "")
+    assert path.read_bytes() in (b'{"configTable":{"ns":{"a":"v"}}}', b"orderMessageEnable=true\n")
+
+
 async def test_values_and_names_that_no_answer_can_carry_are_refused(world: World) -> None:
     """Brokers are registered on, whatever strangers put: what they put must not make an answer to a broker too large."""
     async with connected_namesrv(world) as (_, channel):

@@ -54,12 +54,16 @@ def test_a_value_that_is_not_allowed_is_refused(text: str) -> None:
         read_controller_conf(text)
 
 
-def test_the_file_of_a_name_server_has_another_key_for_the_port() -> None:
-    text = "listenPort=9876\ncontrollerListenPort=9999\norderMessageEnable=true\ncontrollerDLegerSelfId=n7"
+def test_the_file_of_a_name_server_has_other_keys_for_what_both_have() -> None:
+    """Each has a port and a file of changed settings."""
+    text = (
+        "listenPort=9876\ncontrollerListenPort=9999\nconfigStorePath=a\ncontrollerConfigStorePath=b\norderMessageEnable=true\n"
+        "controllerDLegerSelfId=n7"
+    )
 
     config = read_controller_conf(text, embedded=True)
 
-    assert (config.listen_port, config.self_id, config.others) == (9999, "n7", {})
+    assert (config.listen_port, config.config_store_path, config.self_id, config.others) == (9999, "b", "n7", {})
     assert read_controller_conf("listenPort=9876", embedded=True).listen_port == ControllerConfig().listen_port
 
 

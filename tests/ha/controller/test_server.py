@@ -10,6 +10,9 @@ from ledgermq.ha.controller.config import ControllerConfig
 from ledgermq.ha.controller.errors import BadControllerConfig
 from ledgermq.ha.controller.server import open_controller
 from ledgermq.ha.errors import WrongHaSetting
+from ledgermq.remoting.channel import connected
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
 from ledgermq.store.errors import StoreInUse
 from ledgermq.testing.sim.world import sim_world
 from ledgermq.world.files import replace_file
@@ -75,3 +78,21 @@ async def test_a_second_controller_in_one_directory_is_refused(world: World, aut
                 pass
     async with open_controller(CONFIG, world):
         pass  # it is free again
+
+
+async def test_of_two_controllers_with_one_file_of_changes_the_first_changes_it(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Each would replace what the other has saved; the second one serves, because the default path is that of the user."""
+    elsewhere = attrs.evolve(CONFIG, listen_port=29876, peers=f"n0-{HOST}:29877", store_path="other")
+    change = RemotingCommand(RequestCode.UPDATE_CONTROLLER_CONFIG, body=b"enableElectUncleanMaster=true")
+    async with open_controller(CONFIG, world) as first, open_controller(elsewhere, world) as second:
+        answers: list[RemotingCommand] = []
+        for controller in (second, first):
+            async with connected(controller.address, network=world.network) as channel:
+                answers.append(await channel.call(change, 5.0))
+
+        assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS]
+        assert "changes was in use by another server" in (answers[0].remark or "")
+        assert first.config.enable_elect_unclean_master
+        assert not second.config.enable_elect_unclean_master
