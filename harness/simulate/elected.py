@@ -286,7 +286,9 @@ class ElectedRun(NodesRun[ElectedDraw]):
             AssertionError: something of that is not so.
         """
         group, history = self.group, self.history
-        await self._until(group.whole, WHOLE_SECONDS, "a replica is not in sync")
+        await self._until(
+            lambda: group.whole() and group.all_reach_controllers(), WHOLE_SECONDS, "a replica is not in sync, or not heard of"
+        )
         (victim,) = self._victims(failure.kind)
         self.blows["single_failure"] += 1
         self.watch.calm = True

@@ -169,6 +169,15 @@ class SetScene(ElectingScene):
         """Whether there is a master and all nodes are in sync with it."""
         return self.leader is not None and len(self.watch.known.members) == len(self.nodes)
 
+    def all_reach_controllers(self) -> bool:
+        """Whether the leading controller has heard lately from each broker."""
+        leading = self.leading_controller
+        if leading is None or leading.server is None:
+            return False
+        situation = leading.server.node.situation
+        one = situation.state.sets.get(NAME)
+        return one is not None and all(situation.is_alive(one, broker_id) for broker_id in one.replicas)
+
     def copies(self, put: Put) -> int | None:
         """Check that every member of the set, which could be elected now, has the message; no number of copies is promised.
 
