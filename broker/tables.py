@@ -162,9 +162,8 @@ class Tables:
         self.delay.apply(levels, own=self.leads)
 
     def _access_changed(self, control: Control, _now: float, lacks: Lacks) -> None:
-        users, acls = read_access(control.content)
         if lacks(ACCESS_FILE):
-            self.access.apply(users, acls)
+            self.access.apply(*read_access(control.content))
 
     def _carried(self, control: Control, _now: float, lacks: Lacks) -> None:
         """Take the log's tables for complete; a node whose own tables may differ from them drops the rest of its own.

@@ -100,14 +100,14 @@ class AccessTable:
                 self._user_entries.forget(name)
             else:
                 self.users[name] = user
-                self._user_entries.put({name: user.to_json()})
         for subject, acl in acls.items():
             if acl is None:
                 self.acls.pop(subject, None)
                 self._acl_entries.forget(subject)
             else:
                 self.acls[subject] = acl
-                self._acl_entries.put({subject: acl.to_json()})
+        self._user_entries.put({name: user.to_json() for name, user in users.items() if user is not None})
+        self._acl_entries.put({subject: acl.to_json() for subject, acl in acls.items() if acl is not None})
         self.changes += 1
 
     def keep_only(self, names: Collection[str]) -> None:

@@ -128,8 +128,8 @@ class AccessAdministration:
         name = subject.partition(":")[2]
         if self.table_log.user(name) is None and name not in self.configured:
             raise _refused(f"The subject of {subject} is not exist.")
-        known = self.table_log.acl(subject)
-        self.table_log.put_access({}, {subject: acl if known is None else known.updated(acl)})
+        known = self.table_log.acl(subject) or Acl(subject)
+        self.table_log.put_access({}, {subject: known.updated(acl)})
 
     def delete_acl(self, request: RemotingCommand) -> None:
         """3008: take away a user's rights for a resource, or all."""
