@@ -122,7 +122,10 @@ def _prepared(value: Any, depth: int, *, strict: bool) -> Any:
             return {_key_text(key).decode(): item for key, item in items.items()}
         return _bare_keyed(items)
     if isinstance(value, list | tuple | set | frozenset):
-        return [_prepared(item, depth + 1, strict=strict) for item in cast("Iterable[Any]", value)]
+        listed = list(cast("Iterable[Any]", value))
+        if set(map(type, listed)) == {str}:  # texts stay as they are, however many they are
+            return listed
+        return [_prepared(item, depth + 1, strict=strict) for item in listed]
     return value
 
 
