@@ -126,6 +126,21 @@ REFUSED: list[tuple[int, dict[str, Any], Any, str]] = [
         "The subject of User:nobody is not exist.",
     ),
     (CREATE_ACL, {"subject": "User:admin"}, {"policies": 5}, "int"),
+    (
+        CREATE_ACL,
+        {"subject": "User:admin"},
+        {
+            "policies": [
+                {
+                    "entries": [
+                        {"resource": f"Topic:{at}", "actions": ["Pub"], "decision": "Allow", "sourceIps": ["::"] * 100}
+                        for at in range(11)
+                    ]
+                }
+            ]
+        },
+        "the entries of User:admin would have 1100 sources together; at most 1000 are allowed; nothing was changed",
+    ),
     (DELETE_ACL, {"subject": "User:admin"}, None, "not exist"),
     (GET_ACL, {"subject": "admin"}, None, "User:NAME"),
 ]
