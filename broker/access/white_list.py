@@ -29,8 +29,8 @@ _BRACES = re.compile(r"([^,{}]*)\{([^{}]*)\}")
 class WhiteList:
     """Patterns, one of which has to match."""
 
-    _patterns: Mapping[tuple[int, ...], Sequence[_Pattern]]
-    """The parts of the patterns from the first one on that is no single number, by the numbers before it."""
+    _patterns: Mapping[tuple[int, ...], set[_Pattern]]
+    """The parts of the patterns from the first one on that is no single number, each once, by the numbers before it."""
     _known: dict[str, bool] = attrs.field(init=False, eq=False, repr=False, factory=dict[str, bool])
     """What was found out about addresses; each request asks again."""
 
@@ -41,11 +41,11 @@ class WhiteList:
         Raises:
             ValueError: a text is no pattern.
         """
-        found: dict[tuple[int, ...], list[_Pattern]] = {}
+        found: dict[tuple[int, ...], set[_Pattern]] = {}
         for text in texts:
             for pattern in _patterns_in(text):
                 numbers = tuple(low for low, _ in takewhile(_is_number, pattern))
-                found.setdefault(numbers, []).append(pattern[len(numbers) :])
+                found.setdefault(numbers, set()).add(pattern[len(numbers) :])
         return cls(found)
 
     def matches(self, host: str) -> bool:
