@@ -136,12 +136,12 @@ class Acl:
     _arranged: dict[tuple[str, tuple[str, ...]], _Arranged] = attrs.field(
         init=False, eq=False, repr=False, factory=dict[tuple[str, tuple[str, ...]], "_Arranged"]
     )
-    """What applies to requests from an address for one of some actions; the address is empty if no entry has sources."""
+    """What applies to requests from an address for one of some actions; `ALL` stands for every address if no entry has sources."""
 
     def refusal(self, demand: Demand, source: str) -> str | None:
         """Why the user may not do what is demanded from this address, in RocketMQ's words; None if allowed."""
         kept, actions = self._arranged, demand.actions
-        arranged = kept.get(("", actions)) or kept.get((source, actions)) or self._arrange(actions, source)
+        arranged = kept.get((ALL, actions)) or kept.get((source, actions)) or self._arrange(actions, source)
         allows = arranged.allows(f"{demand.kind}:{demand.name}")
         return NO_POLICY if allows is None else None if allows else "the decision is deny."
 
@@ -149,7 +149,7 @@ class Acl:
         if (len(self._arranged) + 1) * (len(self.custom) + len(self.default) + 10) > KEPT_ENTRIES_MAX:
             self._arranged.clear()
         arranged = _Arranged.of(self, actions, source)
-        self._arranged[source if any(self.sources()) else "", actions] = arranged
+        self._arranged[source if any(self.sources()) else ALL, actions] = arranged
         return arranged
 
     def updated(self, other: Acl) -> Acl:

@@ -94,6 +94,14 @@ def test_an_entry_with_sources_counts_only_for_requests_from_there() -> None:
     assert rights.refusal(wants(SUB, "T1"), "a name") == NO_POLICY
 
 
+def test_a_request_from_no_known_address_decides_nothing_for_others() -> None:
+    rights = acl(("Topic:T", "Pub", "Allow"), ("Topic:*", "Pub", "Deny"), sources=[HOST])
+
+    assert rights.refusal(wants(PUB, "T"), "") == NO_POLICY
+    assert rights.refusal(wants(PUB, "T"), HOST) is None
+    assert rights.refusal(wants(PUB, "U"), HOST) == DENIED
+
+
 def test_new_entries_replace_those_for_the_same_resource() -> None:
     rights = acl(("Topic:T1", "Pub", "Allow"), ("Topic:T2", "Pub", "Allow")).updated(acl(("Topic:T1", "Sub", "Allow")))
 
