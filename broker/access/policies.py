@@ -136,7 +136,7 @@ class Acl:
     _arranged: dict[tuple[str, tuple[str, ...]], _Arranged] = attrs.field(
         init=False, eq=False, repr=False, factory=dict[tuple[str, tuple[str, ...]], "_Arranged"]
     )
-    """What applies to requests from an address for one of some actions; `ALL` stands for every address if no entry has sources."""
+    """What applies to requests from an address for one of some actions; the address is `ALL` if no entry has sources."""
 
     def refusal(self, demand: Demand, source: str) -> str | None:
         """Why the user may not do what is demanded from this address, in RocketMQ's words; None if allowed."""
