@@ -31,8 +31,8 @@ from ledgermq.ha.classic import sync as table_sync
 from ledgermq.ha.classic.acks import Acknowledgements
 from ledgermq.ha.classic.master import HAService
 from ledgermq.message import numbers
-from ledgermq.namesrv import handlers
 from ledgermq.remoting import bounds as remoting_bounds
+from ledgermq.remoting.changed_settings import KeptFile
 from ledgermq.remoting.dispatcher import Dispatcher
 from ledgermq.remoting.errors import RequestRefused
 from ledgermq.remoting.server import ServerConnection
@@ -276,9 +276,9 @@ def _never_there(_: Any) -> Any:
 
 
 def _ignore_failed_writes(original: Any) -> Any:
-    async def save(world: Any, path: str, content: bytes) -> None:
+    async def save(self: Any, world: Any, content: bytes) -> None:
         with contextlib.suppress(RequestRefused):
-            await original(world, path, content)
+            await original(self, world, content)
 
     return save
 
@@ -336,7 +336,7 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
     ),
     ("take any file for a topic", RealDisk, "is_directory", _true_for_any_path, found_by("store/test_opening.py")),
     ("begin where a table's file is empty", JsonFile, "exists", _never_there, found_by("broker/test_table_files.py")),
-    ("serve what could not be written", handlers, "save", _ignore_failed_writes, found_by("namesrv/test_server.py")),
+    ("serve what could not be written", KeptFile, "save", _ignore_failed_writes, found_by("namesrv/test_server.py")),
     ("delete what an operator cuts", cutting, "_move_aside", _delete_what_is_cut, found_by("store/test_cutting.py")),
     (
         "derive nothing for a reader",

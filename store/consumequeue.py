@@ -356,8 +356,6 @@ class ConsumeQueue:
         if first * UNIT_SIZE < self.segments.max_offset:
             self.segments.truncate(first * UNIT_SIZE)
         self._end_at_last_unit()
-        if self._unsynced_from < 0:
-            self.segments.park_if_full()  # a cut is synced, and may be one of many
 
     def _first_unit_at(self, physical_offset: int) -> int:
         """The first written unit whose record is at or behind `physical_offset`; the end of the queue if there is none."""

@@ -151,6 +151,7 @@ def _forget_derived(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Chec
     for queue in queues:
         queue.truncate(log.min_offset)
         queue.forget_place()
+        queue.segments.park_if_full()
     return log.min_offset
 
 
@@ -160,6 +161,7 @@ def _forget_from(log: CommitLog, queue: ConsumeQueue, start: int) -> None:
     while queue.max_offset > queue.min_offset and not _points_to_its_record(log, queue):
         queue.drop_last()
         queue.truncate(start)
+    queue.segments.park_if_full()  # a cut is synced
 
 
 def _points_to_its_record(log: CommitLog, queue: ConsumeQueue) -> bool:

@@ -12,7 +12,7 @@ from ledgermq.testing.logs import logs_silenced
 @pytest.mark.parametrize(
     ("name", "found", "seed"),
     [
-        ("dledger: register at the next period", "2.0 s after an election", 0),
+        ("dledger: register at the next period", "2.0 s after an election", 1),
         ("dledger: register without the term", "in the place of", 0),
     ],
 )
