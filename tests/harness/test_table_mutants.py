@@ -10,7 +10,7 @@ from ledgermq.testing.logs import logs_silenced
 
 SEEDS = {
     "tables: apply an event twice": 3,
-    "tables: apply an event twice, classic": 13,
+    "tables: apply an event twice, classic": 6,
     "tables: apply an event late": 0,
     "tables: apply an event late, classic": 1,
     "tables: answer before the event is applied": 1,
