@@ -146,8 +146,7 @@ class ConsumerOffsets:
         if pending is not None and queue_id in pending:
             seen = self.query(group, topic, queue_id)
             is_dirty = (topic, group, queue_id) in self.dirty
-            is_ahead = seen is not None and (offset is None or seen > offset)
-            if (is_dirty or seen != offset) if own else (is_dirty and is_ahead):
+            if (is_dirty or seen != offset) if own else (is_dirty and _is_ahead(seen, offset)):
                 pending[queue_id] = offset
                 return
             self._settle(topic, group, queue_id)
@@ -182,7 +181,7 @@ class ConsumerOffsets:
         rows: list[tuple[str, str, int, int]] = []
         for topic, group, queue_id in self.dirty:
             seen, offset = self.query(group, topic, queue_id), self.logged.get((topic, group), {}).get(queue_id)
-            if seen is not None and (offset is None or seen > offset):
+            if seen is not None and _is_ahead(seen, offset):
                 rows.append((topic, group, queue_id, seen))
         return rows
 
@@ -191,10 +190,10 @@ class ConsumerOffsets:
 
         It may have taken a smaller offset than the one that it was handed, and one that is behind the log it is never handed.
         """
-        waiting = {(topic, group, queue_id) for topic, group, queue_id, _ in self.unlogged()}
         for (topic, group), queues in list(self.logged.items()):
             for queue_id, offset in list(queues.items()):
-                if (topic, group, queue_id) not in waiting:
+                is_dirty = (topic, group, queue_id) in self.dirty
+                if not (is_dirty and _is_ahead(self.query(group, topic, queue_id), offset)):
                     self.take(group, topic, queue_id, offset)
 
     def handed(self, topic: str, group: str, queue_id: int) -> None:
@@ -321,3 +320,8 @@ class ConsumerOffsets:
             "offsetTable": table,
             **({LOST_KEY: lost} if lost else {}),
         }
+
+
+def _is_ahead(seen: int | None, logged: int | None) -> bool:
+    """Whether the table's offset of a queue is beyond the one that the log has."""
+    return seen is not None and (logged is None or seen > logged)
