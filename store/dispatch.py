@@ -314,17 +314,15 @@ class Dispatcher:
             return self._skip_damaged(start)
         if position - start > ROUND_KEY_CHARS_MAX:  # fewer bytes cannot hold more characters of keys
             position = self._keep_round_short(records, start, position)
-        files = self.open_files
-        files.awaited = False
         try:
-            arrived, left = self._derive(records, NEW_FILES_PER_TURN_MAX, files.room)
+            arrived, left = self._derive(records, NEW_FILES_PER_TURN_MAX, self.open_files.room)
         except OSError:
             self._offered.clear()
             self._offered_count = 0
             raise
         if left:
             position = self._leave(records, len(records) - left, start, position)
-            if files.awaited and position == start:
+            if self.open_files.awaited and position == start:
                 return False  # a checkpoint closes files, and wakes us
         self.dispatched_offset = position
         self.on_success()
@@ -398,6 +396,7 @@ class Dispatcher:
             The records that are new in a queue, and how many of the last ones were not derived.
         """
         arrived, left = records, 0
+        self.open_files.awaited = False
         indexed = self._gather_together(records, new_files_max, opens_max)
         if indexed is None:
             arrived, indexed = list[Derivable](), list[IndexEntry]()

@@ -103,6 +103,7 @@ async def test_a_start_derives_records_of_more_queues_than_may_be_open(tmp_path:
     monkeypatch.setattr("ledgermq.store.queue_files.descriptors_max", lambda: 12)
     async with small_store(after) as store:
         assert store.queues.open_files.count == descriptors_of(after / "consumequeue") <= 4
+        assert not store.queues.open_files.awaited
         for queue_id in range(QUEUES):
             assert bodies(store, "T", queue_id) == [(0, 1)]
 
