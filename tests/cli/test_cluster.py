@@ -64,6 +64,7 @@ def test_a_pair_shows_its_roles_its_lag_and_its_last_acknowledgement(start: Star
     ]
 
 
+@pytest.mark.slow
 def test_what_keeps_a_slave_from_following_is_shown(start: Start, runner: Run, tmp_path: Path) -> None:
     """A master without slaves, a slave that is refused, one that reaches nobody; and a broker that hangs ends with status 1."""
     namesrv = "127.0.0.1:" + start("namesrv", "--host", "127.0.0.1", "--port", "0").wait_for(r"127.0.0.1:(\d+)")[1]

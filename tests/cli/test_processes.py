@@ -36,6 +36,7 @@ def wait_until_gone(process_ids: list[int]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_group_goes_on_without_a_node_that_is_killed_and_has_it_back_soon(start: Start, runner: Run) -> None:
     """Every send is answered; the killed process is replaced by one with the same address and store."""
     up = start("up", "--mode", "dledger", "--port", "0", "--broker-port", "0")

@@ -20,6 +20,7 @@ def address() -> Generator[str]:
         yield f"127.0.0.1:{port}"
 
 
+@pytest.mark.slow
 def test_a_node_whose_group_is_gone_serves_its_messages_alone_and_leaves_the_mode(
     start: Start, runner: Run, tmp_path: Path, address: str
 ) -> None:

@@ -128,6 +128,7 @@ async def test_reading_goes_on_from_the_slave_and_comes_back(tmp_path: Path) -> 
                     await take(new, range(60, 70))
 
 
+@pytest.mark.slow
 async def test_reading_goes_on_from_the_slave_of_a_master_that_hangs(tmp_path: Path) -> None:
     """Long before the pull that seems to be held would end; once the master goes on the slave is needed no more."""
     async with open_pair(tmp_path) as (place, master, slave, admin, producer):
@@ -217,6 +218,7 @@ async def test_the_total_time_holds_while_one_master_is_a_black_hole(tmp_path: P
     assert sum(seconds > SEND_SECONDS / 3 for seconds in times) <= FOUND_OUT_MAX
 
 
+@pytest.mark.slow
 async def test_a_send_that_is_stored_once_stays_at_a_black_hole(tmp_path: Path) -> None:
     """Another master cannot know whether it has the message. Only sends that reach it wait; then it is avoided."""
     failures: list[ClientError] = []

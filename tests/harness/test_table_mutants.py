@@ -19,15 +19,8 @@ SEEDS = {
 }
 
 
-QUICK = {"tables: apply an event twice", "tables: apply an event late"}
-"""Each of the others takes ten seconds or more."""
-PLANTED = [
-    pytest.param(mutant, id=mutant.name, marks=() if mutant.name in QUICK else pytest.mark.slow)
-    for mutant in (Mutant(*planted) for planted in TABLE_BUGS)
-]
-
-
-@pytest.mark.parametrize("mutant", PLANTED)
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", [Mutant(*planted) for planted in TABLE_BUGS], ids=lambda mutant: mutant.name)
 def test_a_planted_bug_of_the_tables_is_found(mutant: Mutant) -> None:
     """In the log of a DLedger group, and in that of a classic master and its slaves."""
     seed = SEEDS[mutant.name]

@@ -55,6 +55,7 @@ def test_an_administrator_sees_and_names_masters() -> None:
     scenario(story, nodes=1)
 
 
+@pytest.mark.slow
 def test_the_replicas_of_all_names_are_written_in_turns_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger may register thousands, whose names take twelve bytes a character in ASCII."""
     turns = CallsInTurns(monkeypatch, controller_service, "replicas_info")

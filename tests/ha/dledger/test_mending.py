@@ -110,6 +110,7 @@ def test_without_a_sound_copy_no_node_takes_the_damaged_one(caplog: pytest.LogCa
     scenario(story)
 
 
+@pytest.mark.slow
 def test_with_dledgers_protocol_the_follower_names_the_leader_that_an_operator_has_to_replace(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from harness.processes.full_states import ACTS, GROUPS_OF_OFFSETS, LAST_ACTS, MEMBERS_GROUP, FullStates, Sizes
@@ -12,6 +13,7 @@ from ledgermq.broker.config import BrokerConfig
 from ledgermq.world.network import Address
 
 
+@pytest.mark.slow
 async def test_every_state_has_as_many_entries_as_its_size_says_and_every_act_is_carried_out(tmp_path: Path) -> None:
     """A state that is not there, or an act that is refused, would measure nothing."""
     sizes, reports = Sizes().divided(200), list[str]()

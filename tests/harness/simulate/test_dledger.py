@@ -26,6 +26,7 @@ ONCE_FAILED_WITH_JAVA = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ONCE_FAILED_WITH_JAVA)
 def test_a_seed_that_failed_with_the_dialect_of_dledger_holds(seed: int) -> None:
     """With the workloads that it failed with."""
@@ -49,6 +50,7 @@ def test_a_group_with_large_tables_elects_a_leader_for_good() -> None:
     assert outcome.violations == []
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_trace_in_another_process_too() -> None:
     """Whatever order sets of texts have there."""
     here = simulate_dledger(17)

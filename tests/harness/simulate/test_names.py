@@ -9,6 +9,7 @@ from harness.mutants import Mutant
 from ledgermq.testing.logs import logs_silenced
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "found", "seed"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import attrs
+import pytest
 
 from harness.simulate.cluster import simulate_cluster
 from harness.simulate.cluster_draw import ClusterDraw
@@ -21,6 +22,7 @@ def test_everything_is_drawn_by_some_seed() -> None:
     assert all(each.name_servers > 1 for each in drawn if each.spare), "all may fail but one"
 
 
+@pytest.mark.slow
 def test_what_fails_around_the_nodes_is_counted_and_mended() -> None:
     around = Surroundings(
         name_servers=2, name_servers_die=True, name_servers_hang=True, brokers_hang=True, swallowing=True, forgetting=True
