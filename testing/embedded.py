@@ -20,6 +20,7 @@ from ..broker.config import ASYNC_MASTER, SLAVE, SYNC_MASTER, BrokerConfig, conf
 from ..ha.controller.config import ControllerConfig
 from ..ha.controller.node import ElectedNode
 from ..ha.controller.server import open_controller
+from ..ha.dledger.node import DLedgerNode
 from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import open_namesrv
 from ..world.address import Address
@@ -419,8 +420,8 @@ async def _opened(
                 embedded = OpenEmbedded(namesrv, tuple(nodes), world, nursery)
                 if nodes[0].config.enable_dleger_commit_log or controller is not None:
                     await embedded.master()
-                if controller is not None:
-                    await _in_sync(embedded)
+                    while not _complete(embedded):  # noqa: ASYNC110 - no event is set for this
+                        await trio.sleep(WAIT_SECONDS)
                 yield embedded
             except BaseException as error:  # noqa: BLE001 - raised again outside
                 failure = error
@@ -434,15 +435,12 @@ async def _opened(
             raise failure
 
 
-async def _in_sync(embedded: OpenEmbedded) -> None:
-    """Wait until any broker may be elected, so that a test can kill the master at once."""
-    while not any(  # noqa: ASYNC110 - no event is set for this
-        isinstance(broker.node, ElectedNode)
-        and broker.node.in_sync is not None
-        and len(broker.node.in_sync.members) == len(embedded.nodes)
-        for broker in embedded.brokers
-    ):
-        await trio.sleep(WAIT_SECONDS)
+def _complete(embedded: OpenEmbedded) -> bool:
+    """Whether every broker may elect and be elected, so that a test may kill any of them."""
+    nodes = [broker.node for broker in embedded.brokers]
+    sets = [node.in_sync for node in nodes if isinstance(node, ElectedNode) and node.in_sync is not None]
+    groups = [node for node in nodes if isinstance(node, DLedgerNode)]
+    return any(len(each.members) == len(nodes) for each in sets) or (bool(groups) and all(node.may_vote for node in groups))
 
 
 async def wait_for_master(brokers: Callable[[], Sequence[Broker]]) -> Broker:

@@ -23,6 +23,7 @@ from ...world.events import get_logger
 from ...world.network import Address
 from ...world.real import World
 from ..errors import LeadershipLost
+from ..raft.core import Raft
 from ..raft.errors import Refused
 from ..raft.roles import Role
 from .commitlog import DLedgerCommitLog
@@ -69,6 +70,12 @@ class DLedgerNode:
     def is_following(self) -> bool:
         leading = self.replica.leading
         return leading.leader is not None and leading.leader != self.settings.self_id
+
+    @property
+    def may_vote(self) -> bool:
+        """Whether it may help to elect a leader; one that began with an empty disk has to follow a leader first."""
+        core = self.replica.core
+        return not isinstance(core, Raft) or not core.forgetful
 
     @property
     def is_removed(self) -> bool:

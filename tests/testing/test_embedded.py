@@ -14,6 +14,7 @@ import trio.testing
 from ledgermq import ConsumeFrom, Message, MessageQueue, open_consumer, open_producer
 from ledgermq.blocking import open_consumer as open_blocking_consumer
 from ledgermq.blocking import open_producer as open_blocking_producer
+from ledgermq.ha.dledger.node import DLedgerNode
 from ledgermq.message.units import QueueId
 from ledgermq.testing.embedded import Embedded, StartedEmbedded, open_embedded, open_virtual, start_embedded
 from ledgermq.testing.pytest_plugin import ledgermq_broker, ledgermq_cluster
@@ -127,6 +128,18 @@ def test_a_master_that_cannot_come_is_not_waited_for(mode: str, nodes: int, kill
                 assert await cluster.master()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("seed", [20, 29, 111])
+def test_every_node_of_a_new_group_may_vote(seed: int) -> None:
+    """Else nobody is elected when the others are killed and one of them comes back."""
+
+    async def main() -> None:
+        async with open_virtual(seed=1, mode="dledger", nodes=3) as cluster:
+            nodes = [broker.node for broker in cluster.brokers]
+            assert [node.may_vote for node in nodes if isinstance(node, DLedgerNode)] == [True] * 3
+
+    seeded_run(main, seed=seed)
 
 
 def test_a_group_on_virtual_time_survives_the_kill_of_its_master() -> None:
