@@ -47,6 +47,15 @@ else:
 
 _OTHER_SERVERS = "Give others with --namesrv or $LEDGERMQ_NAMESRV, or start a cluster on this machine with `ledgermq up`."
 
+_SIGNED_BY = (
+    "Set $LEDGERMQ_ACCESS_KEY to an enabled user of the broker, and $LEDGERMQ_SECRET_KEY or the file "
+    "$LEDGERMQ_SECRET_KEY_FILE to its password."
+)
+_UNKNOWN_SIGNER = re.compile(
+    r"username cannot be null|No accessKey is configured|User:.* is (?:not found|disabled)|signature failed", re.IGNORECASE
+)
+"""The refusals of both kinds of access control, in RocketMQ's words."""
+
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -191,11 +200,16 @@ def explain(error: ClientError, namesrv: str) -> str:
         )
     if isinstance(error, NotFound):
         return error.remark
-    if isinstance(error, NoPermission) and "username cannot be null" in str(error):
-        return f"{error}\nSet $LEDGERMQ_ACCESS_KEY to your user, and $LEDGERMQ_SECRET_KEY or $LEDGERMQ_SECRET_KEY_FILE."
+    if isinstance(error, NoPermission) and (hint := credentials_hint(str(error))):
+        return f"{error}\n{hint}"
     if isinstance(error, NotOnline):
         return f"{error}\nNo member of the group is connected now."
     return f"{error}\n{_tls_hint(error)}".rstrip()
+
+
+def credentials_hint(text: str) -> str:
+    """How requests are signed, if a broker refused one because it knows no such user or signature; otherwise empty."""
+    return _SIGNED_BY if _UNKNOWN_SIGNER.search(text) else ""
 
 
 def _tls_hint(error: ClientError) -> str:

@@ -22,13 +22,13 @@ from starlette.staticfiles import StaticFiles
 
 from ...client.admin import Admin
 from ...client.admin.errors import NoSuchGroup
-from ...client.errors import ClientError, InvalidArgument, NoRoute, NoRouteReason, NotFound, TopicNotExist
+from ...client.errors import ClientError, InvalidArgument, NoPermission, NoRoute, NoRouteReason, NotFound, TopicNotExist
 from ...message.message import MessageQueue, StoredMessage
 from ...message.units import QueueId
 from ...world.clock import SystemClock
 from ...world.events import get_logger
 from ...world.tls import ClientTls
-from ..clients import explain
+from ..clients import credentials_hint, explain
 from ..cluster import degradations_of, outages_of, state_of
 from ..dledger import leaders_of, nodes_of, rows_of
 from ..output import one_line, text_or_hex, when
@@ -42,6 +42,7 @@ from .facts import (
     lags_in_topic,
     list_groups,
     list_topics,
+    list_users,
     paged,
     queues_of_topic,
 )
@@ -84,7 +85,9 @@ class Dashboard:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(number=_number_text, when=when, line=_line, body=_body, start=_start_of_body)
+        self._templates.filters.update(
+            number=_number_text, when=when, line=_line, body=_body, start=_start_of_body, credentials_hint=credentials_hint
+        )
 
     def application(self) -> Starlette:
         """The ASGI application; a session ends with it, because each one signs with a key of its own."""
@@ -104,6 +107,7 @@ class Dashboard:
             "/letters": self._letters,
             "/messages": self._messages,
             "/message": self._message,
+            "/users": self._users,
             LOGIN: self._login,
         }
         routes = [
@@ -111,6 +115,7 @@ class Dashboard:
             Route(LOGIN, self._log_in, methods=["POST"]),
             Route("/logout", self._log_out, methods=["POST"]),
             Route("/letters/redrive", self._changing(self._redrive), methods=["POST"]),
+            Route("/users/switch", self._changing(self._switch_user), methods=["POST"]),
             Route("/broker/transfer", self._changing(self._transfer), methods=["POST"]),
             Mount("/static", StaticFiles(directory=HERE / "static")),
         ]
@@ -210,6 +215,11 @@ class Dashboard:
             request, "message.html", refresh_seconds=10, broker=broker, message=message, readers=readers, silent=survey.notes
         )
 
+    async def _users(self, request: Request) -> Response:
+        survey = await Survey.begin(self.admin)
+        page = await list_users(survey, request.query_params.get("find", ""), _number(request, "page"))
+        return self._page(request, "users.html", refresh_seconds=10, page=page, silent=survey.notes)
+
     async def _login(self, request: Request) -> Response:
         if self.login is None:
             return RedirectResponse("/", 303)
@@ -243,7 +253,7 @@ class Dashboard:
             except (ClientError, click.ClickException) as error:
                 reason = explain(error, self.namesrv) if isinstance(error, ClientError) else error.message
                 log.warning("dashboard_change_failed", path=request.url.path, remote=_remote(request), reason=reason)
-                raise HTTPException(502, reason) from error
+                raise HTTPException(_status_of(error), reason) from error
             log.info("dashboard_changed", what=done, remote=_remote(request))
             request.session["said"] = done
             return RedirectResponse(path, 303)
@@ -271,18 +281,29 @@ class Dashboard:
         await self.admin.change_dledger_group(leader["address"], "transfer", node)
         return f"{node} leads {broker}.", f"/broker?{urlencode({'broker': broker})}"
 
+    async def _switch_user(self, form: Mapping[str, str]) -> tuple[str, str]:
+        broker, user, to = form.get("broker", ""), form.get("user", ""), form.get("to", "")
+        if to not in ("enabled", "disabled"):
+            raise HTTPException(400, "A user is switched to enabled or disabled. Nothing was changed.")
+        await self.admin.update_user(user, is_enabled=to == "enabled", broker=broker)
+        return f"User {user} of {broker} is {to}.", "/users"
+
     async def _explain(self, request: Request, error: Exception) -> Response:
         """Say why the cluster has no answer."""
         assert isinstance(error, ClientError)
-        unknown = isinstance(error, NoSuchGroup | NotFound | TopicNotExist) or (
-            isinstance(error, NoRoute) and error.reason is NoRouteReason.TOPIC_UNKNOWN
-        )
-        status = 404 if unknown else 400 if isinstance(error, InvalidArgument) else 502
-        return self._page(request, "error.html", status=status, text=explain(error, self.namesrv))
+        return self._page(request, "error.html", status=_status_of(error), text=explain(error, self.namesrv))
 
     async def _refuse(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         return self._page(request, "error.html", status=error.status_code, text=error.detail)
+
+
+def _status_of(error: Exception) -> int:
+    """The status of HTTP for an error of the cluster."""
+    topic_unknown = isinstance(error, NoRoute) and error.reason is NoRouteReason.TOPIC_UNKNOWN
+    if topic_unknown or isinstance(error, NoSuchGroup | NotFound | TopicNotExist):
+        return 404
+    return 403 if isinstance(error, NoPermission) else 400 if isinstance(error, InvalidArgument) else 502
 
 
 def _number_text(value: float | None) -> str:

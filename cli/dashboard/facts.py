@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from ...client.admin.errors import NoSuchGroup
-from ...client.admin.values import Connection, GroupPosition, QueueRange
+from ...client.admin.values import Connection, GroupPosition, QueueRange, Right, User
 from ...client.errors import InvalidArgument, NotFound
 from ...message.errors import JsonError
 from ...message.json import message_queue_of
@@ -238,7 +238,7 @@ async def find_messages(survey: Survey, topic: str, text: str) -> list[tuple[str
     admin, here = survey.admin, list(survey.everywhere([text]))
     by_key = await survey.ask(here, lambda broker, _: admin.messages_by_key(topic, text, messages_max=FOUND_MAX, broker=broker))
     by_id = await survey.ask(here, lambda broker, _: admin.messages_by_unique_key(topic, text, broker=broker))
-    names = {address: name for name, address in survey.masters.items()}
+    names = survey.names
     answers = [*by_key.items(), *by_id.items()]
     found = [(names[broker], message) for (broker, _), messages in answers for message in messages]
     if not found:
@@ -282,3 +282,28 @@ async def ask_way(survey: Survey, broker: str, message: StoredMessage) -> list[R
     for (_, topic), messages in found.items():
         counts[topic] += len(messages)
     return [Reader(group, positions.get(group), counts[RETRY_PREFIX + group], counts[DLQ_PREFIX + group]) for group in groups]
+
+
+@attrs.frozen
+class UserRow:
+    """A user in the list, with what it may do unless it is a super user."""
+
+    broker: str
+    user: User
+    rights: Sequence[Right]
+
+
+async def list_users(survey: Survey, find: str, number: int) -> Paged:
+    """One page of the users whose names contain `find`; each broker has users of its own."""
+    admin, here = survey.admin, list(survey.everywhere([find]))
+    users = await survey.ask(here, lambda broker, _: admin.users(find, broker=broker))
+    rights = await survey.ask(here, lambda broker, _: admin.rights(broker=broker))
+    of_user: dict[tuple[str, str], list[Right]] = {}
+    for right in (right for answer in rights.values() for right in answer):
+        of_user.setdefault((right.broker, right.user), []).append(right)
+    rows = [
+        UserRow(survey.names[user.broker], user, of_user.get((user.broker, user.name), ()))
+        for answer in users.values()
+        for user in answer
+    ]
+    return paged(sorted(rows, key=lambda row: (row.user.name, row.broker)), number)

@@ -38,7 +38,11 @@ READ_SECONDS = 120
     "--host", default="127.0.0.1", show_default=True, help="The address to listen on; beyond loopback a password is needed."
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8082, show_default=True, help="0 takes a free one.")
-@click.option("--allow-changes", is_flag=True, help="Also hand over leadership and redrive dead letters; by default only show.")
+@click.option(
+    "--allow-changes",
+    is_flag=True,
+    help="Also hand over leadership, redrive dead letters and disable users; by default only show.",
+)
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -53,6 +53,11 @@ class Survey:
         """Whether all brokers have answered."""
         return not self.notes
 
+    @property
+    def names(self) -> dict[str, str]:
+        """The broker name of each master's address."""
+        return {address: name for name, address in self.masters.items()}
+
     def everywhere(self, things: Iterable[S]) -> Iterable[tuple[str, S]]:
         """Each master's address with each of the things, to `ask` for."""
         return product(self.masters.values(), things)

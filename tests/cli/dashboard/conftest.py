@@ -10,7 +10,7 @@ import httpx
 import pytest
 import trio
 
-from ledgermq import ConsumeFrom, Message, open_consumer, open_producer
+from ledgermq import ConsumeFrom, Credentials, Message, open_consumer, open_producer
 from ledgermq.cli.dashboard.app import Dashboard
 from ledgermq.client.admin import open_admin
 from ledgermq.message.message import DLQ_PREFIX
@@ -39,6 +39,27 @@ async def fill(namesrv: str) -> None:
             await producer.send(Message("orders", b"\xff" * 100_000, keys=["large"]))
         letters = await admin.topic_stats(DLQ_PREFIX + "slow")
         assert sum(each.max_offset for each in letters.values()) == 2
+
+
+ADMIN = Credentials("admin", "swordfish")
+USER_PASSWORD = "alices password"  # noqa: S105 - of a test
+
+
+async def fill_secured(namesrv: str) -> None:
+    """Create two users with rights, and give a group one dead letter; `ADMIN` signs."""
+    async with open_admin(namesrv, credentials=ADMIN) as admin:
+        await admin.create_topic("orders", queues=1)
+        await admin.create_group("slow", retryMaxTimes=0)
+        await admin.create_user("alice", USER_PASSWORD)
+        await admin.set_right("alice", "Topic:orders", ["Pub", "Sub"], sources=["127.0.0.1", "10.1.0.0/16"])
+        await admin.set_right("alice", "Topic:salaries", ["All"], allow=False)
+        await admin.create_user("bob", USER_PASSWORD)
+    async with open_producer(namesrv, credentials=ADMIN) as producer:
+        await producer.send(Message("orders", b"an order"))
+    async with open_consumer(namesrv, "slow", "orders", ack="explicit", credentials=ADMIN) as consumer:
+        message = await consumer.get_one(30)
+        assert message is not None
+        await message.retry()
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from ledgermq.testing.embedded import StartedEmbedded, start_embedded
 
 from ..conftest import Start
-from .conftest import fill
+from ..secured import SECURED
+from .conftest import ADMIN, fill, fill_secured
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PATIENCE_MS = 30_000
@@ -135,6 +136,24 @@ def test_leadership_is_handed_over(browser: Browser, start: Start, group: Starte
         assert group.master() == group.addresses[int(node[1:])]
 
 
+def test_a_user_is_disabled(browser: Browser, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is as narrow and as legible as the others."""
+    monkeypatch.setenv("LEDGERMQ_ACCESS_KEY", ADMIN.access_key)
+    monkeypatch.setenv("LEDGERMQ_SECRET_KEY", ADMIN.secret_key)
+    with (
+        start_embedded(settings=SECURED) as cluster,
+        visited(browser, start, cluster.namesrv, "--allow-changes") as page,
+    ):
+        trio.run(fill_secured, cluster.namesrv)
+        page.get_by_role("link", name="Users").click()
+        check_legible_on_a_phone(page)
+        page.get_by_role("row", name=re.compile("^bob")).get_by_role("button", name="Disable").click()
+
+        expect(page.get_by_role("status")).to_have_text("User bob of broker-a is disabled.")
+        expect(page.get_by_role("row", name=re.compile("^bob disabled"))).to_be_visible()
+        expect(page.get_by_role("row", name=re.compile("^alice enabled .*Topic:orders from 127.0.0.1"))).to_be_visible()
+
+
 def test_who_may_only_look_finds_nothing_to_change(browser: Browser, start: Start, group: StartedEmbedded) -> None:
     with visited(browser, start, group.namesrv) as page:
         page.get_by_role("link", name="broker-a").click()
@@ -170,14 +189,18 @@ def test_pages_fit_a_phone_and_are_legible(browser: Browser, start: Start, group
     """No page is wider than the window, and text stands out from its background by the ratio of WCAG, light and dark."""
     paths = ("/", "/broker?broker=broker-a", "/topic?topic=orders", "/groups", "/group?group=slow", "/letters?group=slow")
     with visited(browser, start, group.namesrv, "--allow-changes") as page:
-        page.set_viewport_size({"width": 360, "height": 740})
         for path in paths:
             page.goto(path)
-            assert page.evaluate("document.documentElement.scrollWidth") == 360, path
-            page.emulate_media(color_scheme="light")
-            assert page.evaluate(FAINT_TEXTS) == [], path
-            page.emulate_media(color_scheme="dark")
-            assert page.evaluate(FAINT_TEXTS) == [], path
+            check_legible_on_a_phone(page)
+
+
+def check_legible_on_a_phone(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth") == 360, page.url
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(FAINT_TEXTS) == [], page.url
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(FAINT_TEXTS) == [], page.url
 
 
 FAINT_TEXTS = """() => {
