@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -54,8 +54,6 @@ log = get_logger(__name__)
 HERE = Path(__file__).parent
 BODY_CHARACTERS = 4000
 """How much of a body is shown."""
-START_CHARACTERS = 80
-"""How much of a body a list shows."""
 TEXT_CHARACTERS = 500
 REDRIVE_MAX = 1000
 """How many dead letters one click hands out at most."""
@@ -86,7 +84,7 @@ class Dashboard:
             lstrip_blocks=True,
         )
         self._templates.filters.update(
-            number=_number_text, when=when, line=_line, body=_body, start=_start_of_body, credentials_hint=credentials_hint
+            number=_number_text, when=when, line=_line, body=_body, text=text_or_hex, credentials_hint=credentials_hint
         )
 
     def application(self) -> Starlette:
@@ -125,13 +123,24 @@ class Dashboard:
             exception_handlers={ClientError: self._explain, HTTPException: self._refuse},
         )
 
-    def _page(self, request: Request, name: str, *, refresh_seconds: int = 5, status: int = 200, **facts: Any) -> Response:
+    def _page(
+        self,
+        request: Request,
+        name: str,
+        *,
+        refresh_seconds: int = 5,
+        status: int = 200,
+        silent: Sequence[str] = (),
+        **facts: Any,
+    ) -> Response:
         """Render a page, or only the part of it that changes when the page itself asks for that."""
         fragment = "HX-Request" in request.headers
         text = self._templates.get_template(name).render(
+            ui=self._templates.get_template("parts.html").module,
             fragment=fragment,
             status=status,
             refresh_seconds=refresh_seconds,
+            silent=silent,
             path=request.url.path,
             here=f"{request.url.path}?{request.url.query}",
             query=request.query_params,
@@ -147,7 +156,7 @@ class Dashboard:
     async def _cluster(self, request: Request) -> Response:
         rows, nodes = await state_of(self.admin)
         faults = [*outages_of(rows, nodes), *degradations_of(rows, nodes)]
-        return self._page(request, "cluster.html", rows=rows, groups=broker_groups(rows, nodes), faults=faults)
+        return self._page(request, "cluster.html", rows=rows, groups=broker_groups(rows, nodes), silent=faults)
 
     async def _broker(self, request: Request) -> Response:
         name = _given(request, "broker")
@@ -223,13 +232,13 @@ class Dashboard:
     async def _login(self, request: Request) -> Response:
         if self.login is None:
             return RedirectResponse("/", 303)
-        return self._page(request, "login.html", refresh_seconds=0, wrong=False)
+        return self._page(request, "login.html", refresh_seconds=0)
 
     async def _log_in(self, request: Request) -> Response:
         form = await read_form(request)
         if self.login is None or not await self.login.accepts(form.get("password", "")):
             log.warning("dashboard_login_refused", remote=_remote(request))
-            return self._page(request, "login.html", refresh_seconds=0, status=403, wrong=True)
+            return self._page(request, "login.html", refresh_seconds=0, status=403, silent=["That is not the password."])
         request.session.clear()
         request.session["in"] = True
         return RedirectResponse("/", 303)
@@ -291,11 +300,11 @@ class Dashboard:
     async def _explain(self, request: Request, error: Exception) -> Response:
         """Say why the cluster has no answer."""
         assert isinstance(error, ClientError)
-        return self._page(request, "error.html", status=_status_of(error), text=explain(error, self.namesrv))
+        return self._page(request, "error.html", status=_status_of(error), silent=explain(error, self.namesrv).splitlines())
 
     async def _refuse(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return self._page(request, "error.html", status=error.status_code, text=error.detail)
+        return self._page(request, "error.html", status=error.status_code, silent=error.detail.splitlines())
 
 
 def _status_of(error: Exception) -> int:
@@ -310,16 +319,12 @@ def _number_text(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def _line(text: object) -> str:
-    return _cut(one_line(str(text)), TEXT_CHARACTERS)
+def _line(text: object, characters_max: int = TEXT_CHARACTERS) -> str:
+    return one_line(_cut(str(text), characters_max))
 
 
 def _body(body: bytes) -> str:
     return "\n".join(map(one_line, _cut(text_or_hex(body), BODY_CHARACTERS).splitlines()))
-
-
-def _start_of_body(body: bytes) -> str:
-    return one_line(_cut(text_or_hex(body), START_CHARACTERS))
 
 
 def _cut(text: str, characters_max: int) -> str:

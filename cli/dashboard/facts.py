@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from typing import Any
@@ -39,7 +39,7 @@ FOUND_MAX = 32
 class Paged:
     """The rows of one page of a long list."""
 
-    rows: Sequence[Any]
+    rows: Any
     number: int
     pages: int
     count: int
@@ -95,12 +95,18 @@ async def lags_in_topic(survey: Survey, topic: str) -> list[tuple[str, int]]:
     admin = survey.admin
     readers = await survey.ask(survey.everywhere([topic]), lambda broker, _: admin.topic_groups(topic, broker=broker))
     groups = sorted({group for names in readers.values() for group in names})[:ROWS_PER_PAGE]
+    return (await _lags(survey, groups, topic)).most_common()
+
+
+async def _lags(survey: Survey, groups: Sequence[str], topic: str | None = None) -> Counter[str]:
+    """How far groups are behind, in one topic or in all of theirs."""
+    stats = await survey.ask(
+        survey.everywhere(groups), lambda broker, group: survey.admin.group_stats(group, topic, broker=broker)
+    )
     lags = Counter(dict.fromkeys(groups, 0))
-    asked = survey.everywhere(groups)
-    positions = await survey.ask(asked, lambda broker, group: admin.group_stats(group, topic, broker=broker))
-    for (_, group), found in positions.items():
-        lags[group] += sum(position.lag for position in found.values())
-    return lags.most_common()
+    for (_, group), positions in stats.items():
+        lags[group] += sum(position.lag for position in positions.values())
+    return lags
 
 
 @attrs.frozen
@@ -120,10 +126,7 @@ async def list_groups(survey: Survey, find: str, number: int) -> tuple[Paged, in
     tables = await survey.ask(survey.everywhere([""]), lambda broker, _: admin.groups(broker=broker))
     names = sorted({name for table in tables.values() for name in table if find in name and name not in SYSTEM_GROUPS})
     asked = names[: max(ROWS_PER_PAGE, REQUESTS_MAX // max(1, len(survey.masters)))]
-    stats = await survey.ask(survey.everywhere(asked), lambda broker, group: admin.group_stats(group, broker=broker))
-    lags = Counter(dict.fromkeys(asked, 0))
-    for (_, group), positions in stats.items():
-        lags[group] += sum(position.lag for position in positions.values())
+    lags = await _lags(survey, asked)
     with_letters = set(await admin.topics())
     rows = [GroupRow(name, lags.get(name), DLQ_PREFIX + name in with_letters) for name in names]
     rows.sort(key=lambda row: -1 if row.lag is None else row.lag, reverse=True)
@@ -197,8 +200,9 @@ async def ask_letters(survey: Survey, group: str, number: int) -> tuple[Paged, i
     reader = REDRIVE_PREFIX + group
     positions = await survey.ask(survey.everywhere([topic]), lambda broker, _: admin.group_stats(reader, topic, broker=broker))
     done = {queue: each.consumer_offset for answer in positions.values() for queue, each in answer.items()}
-    page = paged(_Places([(queue, each.min_offset, each.max_offset) for queue, each in held.items()]), number, LETTERS_PER_PAGE)
-    asked = [(queue.broker_name, (queue, offset)) for queue, offset in page.rows]
+    offsets = {queue: range(each.min_offset, each.max_offset)[::-1] for queue, each in held.items()}
+    page = paged(range(sum(map(len, offsets.values()))), number, LETTERS_PER_PAGE)
+    asked = [(queue.broker_name, (queue, offset)) for queue, offset in _places(offsets, page.rows)]
     found = await survey.ask(asked, lambda _, place: admin.message_at(*place))
     rows = [
         Letter(
@@ -213,24 +217,13 @@ async def ask_letters(survey: Survey, group: str, number: int) -> tuple[Paged, i
     return attrs.evolve(page, rows=rows), left
 
 
-class _Places(Sequence[Any]):
-    """All offsets of some queues, queue by queue and the newest first, without a list of them."""
-
-    def __init__(self, ranges: Sequence[tuple[MessageQueue, int, int]]) -> None:
-        self._ranges = ranges
-
-    def __len__(self) -> int:
-        return sum(end - begin for _, begin, end in self._ranges)
-
-    def __getitem__(self, wanted: Any) -> Any:
-        return [self._at(number) for number in range(*wanted.indices(len(self)))]
-
-    def _at(self, number: int) -> tuple[MessageQueue, int]:
-        for queue, begin, end in self._ranges:
-            if number < end - begin:
-                return queue, end - 1 - number
-            number -= end - begin
-        raise IndexError(number)
+def _places(offsets: Mapping[MessageQueue, range], wanted: range) -> Iterator[tuple[MessageQueue, int]]:
+    """The places with these numbers among all offsets of some queues, without a list of all."""
+    first = 0
+    for queue, held in offsets.items():
+        chosen = held[max(0, wanted.start - first) : max(0, wanted.stop - first)]
+        yield from ((queue, offset) for offset in chosen)
+        first += len(held)
 
 
 async def find_messages(survey: Survey, topic: str, text: str) -> list[tuple[str, StoredMessage]]:
