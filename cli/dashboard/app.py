@@ -130,7 +130,7 @@ class Dashboard:
         *,
         refresh_seconds: int = 5,
         status: int = 200,
-        silent: Sequence[str] = (),
+        notes: Sequence[str] = (),
         **facts: Any,
     ) -> Response:
         """Render a page, or only the part of it that changes when the page itself asks for that."""
@@ -140,7 +140,7 @@ class Dashboard:
             fragment=fragment,
             status=status,
             refresh_seconds=refresh_seconds,
-            silent=silent,
+            notes=notes,
             path=request.url.path,
             here=f"{request.url.path}?{request.url.query}",
             query=request.query_params,
@@ -156,7 +156,7 @@ class Dashboard:
     async def _cluster(self, request: Request) -> Response:
         rows, nodes = await state_of(self.admin)
         faults = [*outages_of(rows, nodes), *degradations_of(rows, nodes)]
-        return self._page(request, "cluster.html", rows=rows, groups=broker_groups(rows, nodes), silent=faults)
+        return self._page(request, "cluster.html", rows=rows, groups=broker_groups(rows, nodes), notes=faults)
 
     async def _broker(self, request: Request) -> Response:
         name = _given(request, "broker")
@@ -169,7 +169,7 @@ class Dashboard:
     async def _topics(self, request: Request) -> Response:
         survey = await Survey.begin(self.admin)
         page = await list_topics(survey, request.query_params.get("find", ""), _number(request, "page"))
-        return self._page(request, "topics.html", refresh_seconds=10, page=page, silent=survey.notes)
+        return self._page(request, "topics.html", refresh_seconds=10, page=page, notes=survey.notes)
 
     async def _topic(self, request: Request) -> Response:
         topic, survey = _given(request, "topic"), await Survey.begin(self.admin)
@@ -179,38 +179,38 @@ class Dashboard:
         lags = await lags_in_topic(survey, topic)
         most = max((held.max_offset - held.min_offset for held in queues.values()), default=0)
         page = paged(list(queues.items()), _number(request, "page"))
-        return self._page(request, "topic.html", topic=topic, page=page, most=most, lags=lags, silent=survey.notes)
+        return self._page(request, "topic.html", topic=topic, page=page, most=most, lags=lags, notes=survey.notes)
 
     async def _groups(self, request: Request) -> Response:
         survey = await Survey.begin(self.admin)
         page, asked = await list_groups(survey, request.query_params.get("find", ""), _number(request, "page"))
-        return self._page(request, "groups.html", refresh_seconds=10, page=page, silent=survey.notes, asked=asked)
+        return self._page(request, "groups.html", refresh_seconds=10, page=page, notes=survey.notes, asked=asked)
 
     async def _group(self, request: Request) -> Response:
         group, survey = _given(request, "group"), await Survey.begin(self.admin)
         found = await ask_group(survey, group)
         page = paged(list(found.positions.items()), _number(request, "page"))
-        return self._page(request, "group.html", group=group, found=found, page=page, silent=survey.notes)
+        return self._page(request, "group.html", group=group, found=found, page=page, notes=survey.notes)
 
     async def _letters(self, request: Request) -> Response:
         group, survey = _given(request, "group"), await Survey.begin(self.admin)
         page, left = await ask_letters(survey, group, _number(request, "page"))
         return self._page(
-            request, "letters.html", group=group, page=page, left=left, silent=survey.notes, redrive_max=REDRIVE_MAX
+            request, "letters.html", group=group, page=page, left=left, notes=survey.notes, redrive_max=REDRIVE_MAX
         )
 
     async def _messages(self, request: Request) -> Response:
         topic, text = request.query_params.get("topic", ""), request.query_params.get("text", "").strip()
         found: list[tuple[str, StoredMessage]] = []
-        silent: list[str] = []
+        notes: list[str] = []
         if topic and text:
             survey = await Survey.begin(self.admin)
-            found, silent = await find_messages(survey, topic, text), survey.notes
-        if len(found) == 1 and not silent:
+            found, notes = await find_messages(survey, topic, text), survey.notes
+        if len(found) == 1 and not notes:
             ((broker, message),) = found
             place = {"topic": topic, "broker": broker, "queue": message.queue_id, "offset": message.queue_offset}
             return RedirectResponse(f"/message?{urlencode(place)}", 303)
-        return self._page(request, "messages.html", refresh_seconds=0, found=found, silent=silent, asked=bool(topic and text))
+        return self._page(request, "messages.html", refresh_seconds=0, found=found, notes=notes, asked=bool(topic and text))
 
     async def _message(self, request: Request) -> Response:
         topic, broker, offset = _given(request, "topic"), _given(request, "broker"), _number(request, "offset")
@@ -221,13 +221,13 @@ class Dashboard:
         message = found.get((broker, offset))
         readers = await ask_way(survey, broker, message) if message else []
         return self._page(
-            request, "message.html", refresh_seconds=10, broker=broker, message=message, readers=readers, silent=survey.notes
+            request, "message.html", refresh_seconds=10, broker=broker, message=message, readers=readers, notes=survey.notes
         )
 
     async def _users(self, request: Request) -> Response:
         survey = await Survey.begin(self.admin)
         page = await list_users(survey, request.query_params.get("find", ""), _number(request, "page"))
-        return self._page(request, "users.html", refresh_seconds=10, page=page, silent=survey.notes)
+        return self._page(request, "users.html", refresh_seconds=10, page=page, notes=survey.notes)
 
     async def _login(self, request: Request) -> Response:
         if self.login is None:
@@ -238,7 +238,7 @@ class Dashboard:
         form = await read_form(request)
         if self.login is None or not await self.login.accepts(form.get("password", "")):
             log.warning("dashboard_login_refused", remote=_remote(request))
-            return self._page(request, "login.html", refresh_seconds=0, status=403, silent=["That is not the password."])
+            return self._page(request, "login.html", refresh_seconds=0, status=403, notes=["That is not the password."])
         request.session.clear()
         request.session["in"] = True
         return RedirectResponse("/", 303)
@@ -300,11 +300,11 @@ class Dashboard:
     async def _explain(self, request: Request, error: Exception) -> Response:
         """Say why the cluster has no answer."""
         assert isinstance(error, ClientError)
-        return self._page(request, "error.html", status=_status_of(error), silent=explain(error, self.namesrv).splitlines())
+        return self._page(request, "error.html", status=_status_of(error), notes=explain(error, self.namesrv).splitlines())
 
     async def _refuse(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return self._page(request, "error.html", status=error.status_code, silent=error.detail.splitlines())
+        return self._page(request, "error.html", status=error.status_code, notes=error.detail.splitlines())
 
 
 def _status_of(error: Exception) -> int:

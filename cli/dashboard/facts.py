@@ -288,15 +288,15 @@ class UserRow:
 
 async def list_users(survey: Survey, find: str, number: int) -> Paged:
     """One page of the users whose names contain `find`; each broker has users of its own."""
-    admin, here = survey.admin, list(survey.everywhere([find]))
+    admin, names, here = survey.admin, survey.names, list(survey.everywhere([find]))
     users = await survey.ask(here, lambda broker, _: admin.users(find, broker=broker))
     rights = await survey.ask(here, lambda broker, _: admin.rights(broker=broker))
     of_user: dict[tuple[str, str], list[Right]] = {}
     for right in (right for answer in rights.values() for right in answer):
         of_user.setdefault((right.broker, right.user), []).append(right)
     rows = [
-        UserRow(survey.names[user.broker], user, of_user.get((user.broker, user.name), ()))
-        for answer in users.values()
+        UserRow(names[broker], user, of_user.get((broker, user.name), ()))
+        for (broker, _), answer in users.items()
         for user in answer
     ]
     return paged(sorted(rows, key=lambda row: (row.user.name, row.broker)), number)

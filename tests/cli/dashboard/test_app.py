@@ -25,6 +25,7 @@ PAGES = [
     "/messages",
     "/messages?topic=orders&text=nothing",
     "/message?topic=orders&broker=broker-a&queue=0&offset=3",
+    "/users",
 ]
 
 
@@ -62,7 +63,17 @@ async def test_what_producers_and_addresses_say_is_escaped(visit: Visit) -> None
     async with visit() as client:
         found = await client.get("/messages", params={"topic": "orders", "text": HOSTILE_KEY}, follow_redirects=True)
         texts = [found.text]
-        for path in ("/topics", "/groups", "/messages", "/topic", "/group", "/letters", "/broker", "/nothing<script>"):
+        for path in (
+            "/topics",
+            "/groups",
+            "/messages",
+            "/topic",
+            "/group",
+            "/letters",
+            "/broker",
+            "/users",
+            "/nothing<script>",
+        ):
             hostile: dict[str, str] = dict.fromkeys(("find", "topic", "group", "broker", "text"), HOSTILE_KEY)
             texts.append((await client.get(path, params=hostile)).text)
 
