@@ -185,6 +185,7 @@ def test_a_password_lets_in(browser: Browser, start: Start, group: StartedEmbedd
         expect(page.get_by_label("Password")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_pages_fit_a_phone_and_are_legible(browser: Browser, start: Start, group: StartedEmbedded) -> None:
     """No page is wider than the window, and text stands out from its background by the ratio of WCAG, light and dark."""
     paths = ("/", "/broker?broker=broker-a", "/topic?topic=orders", "/groups", "/group?group=slow", "/letters?group=slow")
