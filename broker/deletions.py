@@ -67,8 +67,8 @@ class Deletions:
 
     @property
     def _copies(self) -> bool:
-        """Whether this replica copies its tables: an Apache master appends no event, so an administrator deletes here, too."""
-        return self.role.is_replica and not self.tables.in_log
+        """Whether this replica copies its tables from an Apache master, which appends no events: then each copy is changed."""
+        return self.role.is_replica and not self.tables.master_appends
 
     async def _finish(self, end: int) -> None:
         try:

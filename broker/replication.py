@@ -63,6 +63,9 @@ class CopiedTables:
             tables.in_log, tables.copied_end = True, None
         return tables.in_log
 
+    def heard_of_master(self, *, appends: bool) -> None:
+        self.tables.master_appends = appends
+
     def asking(self) -> None:
         self._asked_at = self.store.dispatcher.dispatched_offset
 

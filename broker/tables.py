@@ -72,6 +72,8 @@ class Tables:
     """A log that begins at this physical offset, or before it, contains all that the tables contain, if they are `in_log`."""
     copied_end: int | None = None
     """Tables that were copied from a master are what the log says once it is derived up to here; None if no log says it."""
+    master_appends: bool = True
+    """Whether the master appends its changes of tables to the log, as ours do and Apache's do not."""
     leads: bool = False
     """Whether the events that are derived are this node's own."""
     resets: set[OffsetKey] = attrs.field(factory=set[OffsetKey])

@@ -74,6 +74,10 @@ class SlaveTables(Protocol):
         """Note that a table is about to be requested."""
         ...
 
+    def heard_of_master(self, *, appends: bool) -> None:
+        """Note whether the master appends its changes of tables to the log, as its answer says."""
+        ...
+
     async def take_logged_offsets(self, offsets: Offsets) -> None:
         """Replace all offsets by those of a master whose tables are in its log, except commits here that are ahead of them."""
         ...
@@ -293,6 +297,7 @@ class ConfigSync:
         stored = await self._ask(channel, RequestCode.GET_ALL_DELAY_OFFSET)
         end = stored.pop(TABLES_LOG_OFFSET, None)
         self._masters_end = None if end is None else long_of(end)
+        self.tables.heard_of_master(appends=end is not None)
         if self._masters_end is None or not self.tables.in_log:
             self.tables.take_delay_offsets(stored)
 

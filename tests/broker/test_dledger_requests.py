@@ -165,11 +165,15 @@ def test_every_request_that_changes_state_is_judged() -> None:
     scenario(story)
 
 
-def test_a_follower_decides_nothing_and_says_who_does() -> None:
+@pytest.mark.parametrize("in_log", [True, False])
+def test_a_follower_decides_nothing_and_says_who_does(in_log: bool) -> None:
+    """Nor does one whose tables its log does not contain yet, for instance after a power cut."""
+
     async def story(group: Group) -> None:
         leader = await prepare(group)
         follower = next(node for node in group.nodes if node is not leader)
         assert follower.broker is not None
+        follower.broker.tables.in_log = in_log
         before = tables_of(follower.broker)
         for code, request in DECIDED.items():
             answer = await ask(group, follower, code, request)

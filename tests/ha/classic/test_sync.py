@@ -112,6 +112,7 @@ class Tables:
     taken: dict[str, Any] = attrs.field(factory=dict[str, Any])
     offsets: Offsets = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
     adoptions: int = 0
+    master_appends: bool | None = None
     asked: int = 0
     in_log: bool = False
     copied_end: int | None = None
@@ -129,6 +130,9 @@ class Tables:
 
     def handed(self, topic: str, group: str, queue_id: int) -> None:
         self.commits = [each for each in self.commits if each[:3] != (topic, group, queue_id)]
+
+    def heard_of_master(self, *, appends: bool) -> None:
+        self.master_appends = appends
 
     def asking(self) -> None:
         self.asked += 1
@@ -224,6 +228,7 @@ async def test_one_round_brings_every_table() -> None:
     assert tables.offsets == {KEY: {0: 5, 1: 6}}
     assert tables.taken.keys() == {"topics", "delay", "groups"}
     assert (sync.rounds, tables.adoptions, tables.asked) == (1, 0, 4)
+    assert tables.master_appends is False
 
 
 async def test_a_master_whose_tables_are_in_its_log_is_asked_for_nothing_else() -> None:
@@ -238,6 +243,7 @@ async def test_a_master_whose_tables_are_in_its_log_is_asked_for_nothing_else() 
         await sync.round(address)
 
     assert [request.code for request in master.asked] == [45, 15]
+    assert tables.master_appends is True
     assert master.asked[1].ext == {
         "topic": "T",
         "consumerGroup": "G",
