@@ -1,16 +1,21 @@
 """What a server's memory consists of: a description that is written when its private memory passes a multiple of a step.
 
-A thread of the server watches, so that it finds the objects of a peak while they are alive. Objects are counted that the
-garbage collector tracks, and bytes, byte arrays and texts that these refer to.
+A thread of the server watches, so that it finds a peak while its objects are alive, and raises a signal. The handler describes
+the memory in the main thread: in another one it would hold objects that the main thread is still creating, on which the
+interpreter fails (`SystemError`). Objects are counted that the garbage collector tracks, and bytes, byte arrays and texts that
+these refer to.
 """
 
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from ledgermq.world.garbage import private_bytes
@@ -25,7 +30,7 @@ _LEAVES = (bytes, bytearray, str, memoryview)
 def census() -> list[str]:
     """The types that take most memory, and the largest objects with the types of what refers to them.
 
-    Garbage is not collected meanwhile: the collector would traverse the list of all objects, in a turn of the server.
+    Garbage is not collected meanwhile, because the collector would traverse the list of all objects.
     """
     gc.disable()
     try:
@@ -64,19 +69,33 @@ def _owner(owner: object) -> str:
     return f"frame {code.co_qualname}:{getattr(owner, 'f_lineno', 0)}" if code is not None else type(owner).__qualname__
 
 
-def watch_memory(path: Path) -> None:
-    """Start the thread that appends a census to `path` whenever memory has passed the next step."""
-    threading.Thread(target=_watch, args=(path,), daemon=True).start()
+def watch_memory() -> None:
+    """Start the thread that raises the signal for a census whenever memory has passed the next step."""
+    threading.Thread(target=_watch, daemon=True).start()
 
 
-def _watch(path: Path) -> None:
+def take_on_signal(path: Path, took: Callable[[float], None]) -> None:
+    """Append a census to `path` on SIGUSR2; to be called in the main thread.
+
+    Args:
+        took: called with the seconds of CPU time that a census took, which are not the server's.
+    """
+
+    def take(_number: int, _frame: object) -> None:
+        began = time.thread_time()
+        lines = [f"{time.time():.0f} {private_bytes() >> 20} MiB", *census()]
+        with path.open("a") as file:
+            file.write("\n".join(lines) + "\n")
+        took(time.thread_time() - began)
+
+    signal.signal(signal.SIGUSR2, take)
+
+
+def _watch() -> None:
     passed = STEP_BYTES
     while True:
         time.sleep(SAMPLE_SECONDS)
         now = private_bytes()
         if now > passed:
-            while passed < now:
-                passed += STEP_BYTES
-            lines = [f"{time.time():.0f} {now >> 20} MiB", *census()]
-            with path.open("a") as file:
-                file.write("\n".join(lines) + "\n")
+            passed += (now - passed) // STEP_BYTES * STEP_BYTES + STEP_BYTES
+            os.kill(os.getpid(), signal.SIGUSR2)

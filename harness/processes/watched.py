@@ -27,7 +27,7 @@ from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.dispatcher import Dispatcher
 from ledgermq.remoting.server import ServerConnection
 
-from .census import watch_memory
+from .census import take_on_signal, watch_memory
 
 NOTED_SECONDS = 0.02
 PLACED_SECONDS, SAMPLE_SECONDS, FRAMES_NOTED_MAX = 0.05, 0.02, 6
@@ -39,7 +39,7 @@ class TurnWatch(trio.abc.Instrument):
     """Writes long turns to a file."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1)
+        self._path = path
         self._pass_began = self._step_began = time.thread_time()
         self.requests: list[str] = []
         """The requests that the current step has handled, and what else is known of it."""
@@ -60,6 +60,11 @@ class TurnWatch(trio.abc.Instrument):
         self.requests.clear()
         self._step_began = time.thread_time()
 
+    def leave_out(self, seconds: float) -> None:
+        """Do not count CPU time that the current step has spent on a measurement."""
+        self._pass_began += seconds
+        self._step_began += seconds
+
     def sample(self) -> None:
         """Note again and again, in a thread of its own, where the main thread is in a step that has become long."""
         clock = time.pthread_getcpuclockid(self._main)
@@ -79,7 +84,8 @@ class TurnWatch(trio.abc.Instrument):
 
     def _note(self, what: str, seconds: float, name: str = "") -> None:
         if seconds > NOTED_SECONDS:
-            self._file.write(json.dumps({"what": what, "cpu_ms": round(seconds * 1000), "task": name}) + "\n")
+            with self._path.open("a") as file:
+                file.write(json.dumps({"what": what, "cpu_ms": round(seconds * 1000), "task": name}) + "\n")
 
 
 def _note_requests(watch: TurnWatch) -> None:
@@ -139,7 +145,8 @@ def main() -> None:
     _note_collections(watch)
     _note_garbage_on_signal(path.with_suffix(".garbage"))
     threading.Thread(target=watch.sample, daemon=True).start()
-    watch_memory(path.with_suffix(".memory"))
+    take_on_signal(path.with_suffix(".memory"), watch.leave_out)
+    watch_memory()
     trio.run = partial(run, instruments=[watch])  # type: ignore[assignment]
     command()
 
