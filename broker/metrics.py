@@ -6,22 +6,42 @@ anyway.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
-from ..remoting.metrics import Family, Histograms, Labels, Latencies, LoopTurns, Row, exposition, latencies_of, one, turns_of
+from ..remoting.metrics import (
+    SLICE_SERIES,
+    Family,
+    Histograms,
+    Labels,
+    Latencies,
+    LoopTurns,
+    Row,
+    exposition,
+    latencies_of,
+    one,
+    turns_of,
+)
+from ..store.consumequeue import Unit
 from ..store.message_store import MessageStore
 from ..store.scrub import Scrubber
 from ..world.garbage import private_bytes
+from ..world.slices import in_slices
 from .clients import Consumers, Producers
 from .groups import GroupTable
 from .offsets import ConsumerOffsets
 from .role import LiveRole
 from .stats import Counter, Stats
 from .topics import TopicTable
+
+T = TypeVar("T")
+_Read = Callable[[str, Iterable[tuple[int, int]]], T]
+"""Reads the queues of a topic on which a group has these positions, as pairs of queue id and offset."""
+_Unread = tuple[Unit, tuple[str, int, int]]
+"""The unit of a message, and its topic, queue id and offset."""
 
 
 @attrs.frozen(kw_only=True)
@@ -90,9 +110,8 @@ class Metrics:
         yield Family("rocketmq_throughput_out", "Bytes handed out.", pair, partial(self._gets, _size), counter=True)
         yield Family("rocketmq_send_to_dlq_messages", "Messages that became dead letters.", pair, self._dead, counter=True)
         behind, age = "Messages behind the group's position.", "Age in ms of the oldest message behind the position."
-        lags, ages = partial(self._positions, self._lag), partial(self._positions, self._lag_age)
-        yield Family("rocketmq_consumer_lag_messages", behind, pair, lags, weight=self._queues_of)
-        yield Family("rocketmq_consumer_lag_latency", age, pair, ages, weight=self._queues_of)
+        yield Family("rocketmq_consumer_lag_messages", behind, pair, self._lags, weight=self._queues_of)
+        yield Family("rocketmq_consumer_lag_latency", age, pair, self._ages, weight=self._queues_of)
         yield Family(
             "ledgermq_messages_deleted_unread", "Deleted before the group had read them.", pair, self._deleted, counter=True
         )
@@ -101,39 +120,55 @@ class Metrics:
         yield one("ledgermq_topics", "Topics.", lambda: len(self.topics.topics))
         yield one("ledgermq_consumer_groups", "Consumer groups.", lambda: len(self.groups.groups))
 
-    def _puts(self, what: Callable[[Counter], int]) -> list[Row]:
-        return [((topic,), partial(what, counter)) for topic, counter in self.stats.puts.items()]
+    def _puts(self, what: Callable[[Counter], int]) -> Iterator[Row]:
+        return (((topic,), partial(what, counter)) for topic, counter in list(self.stats.puts.items()))
 
-    def _gets(self, what: Callable[[Counter], int]) -> list[Row]:
-        return [
+    def _gets(self, what: Callable[[Counter], int]) -> Iterator[Row]:
+        return (
             ((topic, group), partial(_sum, what, queues))
-            for topic, groups in self.stats.gets.items()
-            for group, queues in groups.items()
-        ]
+            for topic, groups in list(self.stats.gets.items())
+            for group, queues in list(groups.items())
+        )
 
     def _dead(self) -> list[Row]:
         return [(key, partial(_count, counter)) for key, counter in self.stats.dead_letters.items()]
 
-    def _positions(self, read: Callable[[str, Mapping[int, int]], float]) -> Iterator[Row]:
-        return ((key, partial(read, key[0], queues)) for key, queues in self.offsets.table.walk())
+    def _lags(self) -> Iterator[Row]:
+        return self._positions(self._lag, sum)  # type: ignore[misc]  # mypy infers nothing from overloads
+
+    def _ages(self) -> Iterator[Row]:
+        return self._positions(self._oldest_unread, self._age)
+
+    def _positions(self, read: _Read[T], total: Callable[[list[T]], float]) -> Iterator[Row]:
+        """Series of all groups on all topics: what is read of some queues together, and the total of that."""
+
+        def value(topic: str, queues: Mapping[int, int]) -> float | Awaitable[float]:
+            return total([read(topic, queues.items())]) if len(queues) <= SLICE_SERIES else in_turns(topic, queues)
+
+        async def in_turns(topic: str, queues: Mapping[int, int]) -> float:
+            return total([read(topic, piece) async for piece in in_slices(list(queues.items()), SLICE_SERIES)])
+
+        return ((key, partial(value, key[0], queues)) for key, queues in self.offsets.table.walk())
 
     def _queues_of(self, key: Labels) -> int:
         topic, group = key
         return 1 + len(self.offsets.table.topics.get(topic, {}).get(group, ()))
 
-    def _lag(self, topic: str, queues: Mapping[int, int]) -> float:
-        return sum(max(0, self.store.max_offset(topic, queue_id) - offset) for queue_id, offset in queues.items())
+    def _lag(self, topic: str, positions: Iterable[tuple[int, int]]) -> int:
+        return sum(max(0, self.store.max_offset(topic, queue_id) - offset) for queue_id, offset in positions)
 
-    def _lag_age(self, topic: str, queues: Mapping[int, int]) -> float:
-        """The age of the oldest message that the group has not read; 0 without one."""
+    def _oldest_unread(self, topic: str, positions: Iterable[tuple[int, int]]) -> _Unread | None:
         store = self.store
-        behind = ((queue_id, offset) for queue_id, offset in queues.items() if offset < store.max_offset(topic, queue_id))
-        firsts = ((queue_id, max(offset, store.min_offset(topic, queue_id))) for queue_id, offset in behind)
-        units = ((store.unit(topic, *first), first) for first in firsts)
+        behind = ((queue_id, offset) for queue_id, offset in positions if offset < store.max_offset(topic, queue_id))
+        firsts = ((topic, queue_id, max(offset, store.min_offset(topic, queue_id))) for queue_id, offset in behind)
         # The log is in the order of time, so the message that comes first in it is the oldest one.
-        oldest = min(((unit, first) for unit, first in units if unit is not None), default=None)
-        time = store.store_time(topic, *oldest[1]) if oldest is not None else -1
-        return max(0, store.world.clock.wall_ms() - time) if time > 0 else 0
+        return min(((unit, first) for first in firsts if (unit := store.unit(*first)) is not None), default=None)
+
+    def _age(self, oldest: list[_Unread | None]) -> float:
+        """The age of the oldest message that the group has not read; 0 without one."""
+        first = min(filter(None, oldest), default=None)
+        time = self.store.store_time(*first[1]) if first is not None else -1
+        return max(0, self.store.world.clock.wall_ms() - time) if time > 0 else 0
 
     def _deleted(self) -> list[Row]:
         return [(key, lambda count=count: count) for key, count in self.offsets.lost.items()]  # type: ignore[misc]

@@ -7,7 +7,7 @@ missing. Two things are measured for metrics alone: the turns of the event loop,
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -33,8 +33,9 @@ RPC_BUCKETS = (1, 3, 5, 7, 10, 100, 1000, 3000)
 """The upper bounds in milliseconds of the histogram of requests, which are RocketMQ's as far as they matter here."""
 
 Labels = tuple[str, ...]
-Row = tuple[Labels, Callable[[], float]]
-"""The labels of a series, and what reads its value: a row is made quickly, and many values are read in slices."""
+Row = tuple[Labels, Callable[[], float | Awaitable[float]]]
+"""The labels of a series, and what reads its value: a row is made quickly, and many values are read in slices. A value that
+takes several turns is awaited."""
 
 
 @attrs.define
@@ -162,26 +163,27 @@ async def exposition(constant: Mapping[str, str], families: Iterable[Family | Hi
         await trio.lowlevel.checkpoint()  # a copy of a long table fills a turn by itself
         first = True
         async for part in in_slices(islice(rows, SERIES_MAX), SLICE_SERIES, partial(_weight_of, family)):
-            yield _formatted(_metric(family, part, names, values), headed=first)
+            read = [(labels, value if isinstance(value := read(), int | float) else await value) for labels, read in part]
+            yield _formatted(_metric(family, read, names, values), headed=first)
             first = False
         async for part in in_slices(rows, UNREAD_ROWS_PER_TURN):
             left_out += len(part)
         await trio.lowlevel.checkpoint()
-    beyond = one("ledgermq_series_left_out", "Series beyond the bound of their metric.", lambda: left_out)
-    yield _formatted(_metric(beyond, beyond.rows(), names, values), headed=True)
+    beyond = Family("ledgermq_series_left_out", "Series beyond the bound of their metric.", (), tuple)
+    yield _formatted(_metric(beyond, [((), left_out)], names, values), headed=True)
 
 
 def _weight_of(family: Family, row: Row) -> int:
     return family.weight(row[0])
 
 
-def _metric(family: Family, part: Iterable[Row], names: Labels, values: Labels) -> Metric:
+def _metric(family: Family, series: Iterable[tuple[Labels, float]], names: Labels, values: Labels) -> Metric:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - only where metrics are asked for
 
     kind = CounterMetricFamily if family.counter else GaugeMetricFamily
     metric = kind(family.name, family.help, labels=(*names, *family.labels))
-    for labels, read in part:
-        metric.add_metric((*values, *labels), read())
+    for labels, value in series:
+        metric.add_metric((*values, *labels), value)
     return metric
 
 

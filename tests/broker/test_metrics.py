@@ -17,7 +17,7 @@ from ledgermq.remoting.metrics import SLICE_SERIES, Latencies, LoopTurns
 from ledgermq.store.message_store import MessageStore
 
 from ..turns import counted
-from .desk import Desk, open_desk
+from .desk import Desk, open_desk, until
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 OURS = {"cluster": "c1", "node_type": "broker", "node_id": "b1"}
@@ -83,6 +83,26 @@ async def test_the_age_of_what_a_group_lags_behind_is_that_of_its_oldest_message
     assert found["rocketmq_consumer_lag_latency", labels(topic="T1", consumer_group="done")] == 0
 
 
+async def test_what_a_group_lags_behind_on_a_wide_topic_is_read_in_several_turns(tmp_path: Path) -> None:
+    """Its series are the sum over all of its queues, and the age of the oldest message in any of them."""
+    wide = 2 * SLICE_SERIES + 1
+    async with open_desk(str(tmp_path)) as desk:
+        desk.broker.topics.put(TopicConfig("T1", wide, wide))
+        for queue_id in (wide - 1, 0):
+            desk.put("T1", queue_id=queue_id)
+        await desk.settled()
+        stored = desk.broker.store.store_time("T1", wide - 1, 0)
+        for queue_id in range(wide):
+            desk.broker.offsets.commit("behind", "T1", queue_id, 0)
+        before = desk.broker.world.clock.wall_ms()
+        found = samples(await text_of(desk))
+        after = desk.broker.world.clock.wall_ms()
+
+    key = labels(topic="T1", consumer_group="behind")
+    assert found["rocketmq_consumer_lag_messages", key] == 2
+    assert before - stored <= found["rocketmq_consumer_lag_latency", key] <= after - stored
+
+
 async def test_what_was_deleted_before_a_group_had_read_it_is_counted(tmp_path: Path) -> None:
     async with open_desk(str(tmp_path)) as desk:
         desk.broker.offsets.note_lost("g1", "T1", 7)
@@ -120,6 +140,7 @@ async def test_a_scrape_of_ten_thousand_topics_holds_no_turn_for_long(tmp_path: 
         for number in range(10_000):
             desk.broker.stats.topic_put(f"topic{number}", 1, 100)
             desk.broker.offsets.commit("g1", f"topic{number}", 0, 0)
+        await until(lambda: not desk.broker.offsets.logged)  # the turns in which commits are appended and applied are others
         gc.collect()
         gc.freeze()
         try:
@@ -162,6 +183,8 @@ async def test_a_scrape_takes_turns_by_queues(tmp_path: Path, monkeypatch: pytes
         for group in range(20):
             for queue_id in range(SLICE_SERIES // 2):
                 desk.broker.offsets.commit(f"g{group}", "topic", queue_id, 0)
+        for queue_id in range(4 * SLICE_SERIES):
+            desk.broker.offsets.commit("reads-all", "wide", queue_id, 0)
         asked = 0
 
         def max_offset(store: MessageStore, topic: str, queue_id: int) -> int:
@@ -173,7 +196,7 @@ async def test_a_scrape_takes_turns_by_queues(tmp_path: Path, monkeypatch: pytes
         with counted(lambda: asked) as turns:
             await text_of(desk)
 
-    assert asked == 2 * 20 * (SLICE_SERIES // 2), "for the lag, and for its age"
+    assert asked == 2 * (20 * (SLICE_SERIES // 2) + 4 * SLICE_SERIES), "for the lag, and for its age"
     assert turns.most <= SLICE_SERIES
 
 
