@@ -87,12 +87,17 @@ class LogEvents:
 
     def _delete_topic(self, control: Control, physical_offset: int, size: int) -> None:
         topic, next_offsets = deleted_topic_of(control)
-        for queue_id, offset in next_offsets.items():
-            if fault := queue_fault(topic, queue_id) or queue_offset_fault(offset):
-                raise CorruptRecord(fault)
+        offsets = next_offsets.values()
+        if fault := (
+            queue_fault(topic, max(next_offsets, default=0))
+            or queue_offset_fault(min(offsets, default=0))
+            or queue_offset_fault(max(offsets, default=0))
+        ):
+            raise CorruptRecord(fault)
         for queue_id in self.queues.ids(topic):
-            # If the log is derived again for the index only, the queues may already be far beyond the event.
-            next_offsets.setdefault(queue_id, self.queues.table[topic, queue_id].end_before(physical_offset))
+            if queue_id not in next_offsets:
+                # If the log is derived again for the index only, the queues may already be far beyond the event.
+                next_offsets[queue_id] = self.queues.table[topic, queue_id].end_before(physical_offset)
         for queue_id, offset in next_offsets.items():
             if offset > 0:
                 self._add(topic, queue_id, Deletion(physical_offset, size, offset))
