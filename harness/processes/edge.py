@@ -34,9 +34,9 @@ from ledgermq.remoting.server import ServerLimits
 from ledgermq.testing.checkers import check_history
 from ledgermq.testing.history import History
 from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
-from ledgermq.world.network import TcpNetwork
+from ledgermq.world.network import Address, TcpNetwork
 
-from .full_states import ACTS, SETTINGS, FullStates, Sizes
+from .full_states import ACTS, SETTINGS, FullStates, Sizes, with_metrics
 from .load import PULL_SETTINGS, QUEUES, Load
 from .report import VIOLATIONS_SHOWN_MAX, Report, close_directory, drawn_seed, print_line
 from .requests import BROKER, HEAVY_BROKER, HEAVY_NAMESRV, NAMESRV, SEND_FIELDS, Whole, draw_answer, draw_heavy, draw_request
@@ -400,8 +400,11 @@ def _essence(line: str) -> str:
 
 
 @asynccontextmanager
-async def _opened(directory: Path, rng: random.Random, report: Report, more: Mapping[str, object]) -> AsyncGenerator[Edge]:
-    with reserved_ports("127.0.0.1", 1, BROKER_PORTS) as (port,):
+async def _opened(
+    directory: Path, rng: random.Random, report: Report, more: Mapping[str, object]
+) -> AsyncGenerator[tuple[Edge, Address]]:
+    """Start the servers; also gives the address at which the master serves its metrics."""
+    with reserved_ports("127.0.0.1", 1, BROKER_PORTS) as (port,), reserved_ports("127.0.0.1", 1) as (metrics_port,):
         async with running_namesrv(directory / "namesrv", directory / "namesrv.turns") as namesrv:
             common = {
                 **PULL_SETTINGS,
@@ -412,17 +415,18 @@ async def _opened(directory: Path, rng: random.Random, report: Report, more: Map
                 "cleanFileForciblyEnable": "false",
                 **more,
             }
-            settings = {**common, "listenPort": port}
+            settings = {**common, "listenPort": port, **with_metrics(metrics_port)}
             async with running_broker(directory / "master" / "store", settings, directory / "master.turns") as master:
                 follows = {**common, "brokerRole": "SLAVE", "brokerId": 1}
                 async with running_broker(directory / "slave" / "store", follows, directory / "slave.turns") as slave:
-                    yield Edge(
+                    edge = Edge(
                         Watched("namesrv", namesrv, directory / "namesrv.turns", NAMESRV, HEAVY_NAMESRV),
                         Watched("master", master, directory / "master.turns", BROKER, HEAVY_BROKER),
                         Watched("slave", slave, directory / "slave.turns", BROKER, HEAVY_BROKER),
                         rng,
                         report,
                     )
+                    yield edge, Address("127.0.0.1", metrics_port)
 
 
 async def fuzz_edge(
@@ -435,14 +439,14 @@ async def fuzz_edge(
 ) -> EdgeRun:
     """Start a name server and a pair of brokers, fill their tables to these sizes, run strangers against them, and judge."""
     rng = random.Random(seed)  # noqa: S311 - draws requests
-    async with _opened(directory, rng, report, SETTINGS if full is not None else {}) as edge:
+    async with _opened(directory, rng, report, SETTINGS if full is not None else {}) as (edge, metrics):
         edge.turn_ms_max = turn_ms_max
         await edge.prepare()
         report(f"{TOPICS} topics are there")
         async with trio.open_nursery() as nursery:
             states = None
             if full is not None:
-                states = FullStates(edge.master.server.address, nursery, full, report)
+                states = FullStates(edge.master.server.address, nursery, full, report, metrics)
                 await states.fill()
                 states.report = lambda _: None  # strangers change what acts find
             await edge.attack(seconds, states)

@@ -1,8 +1,9 @@
 """`python -m harness.processes.full_states`: a broker whose tables are full, and requests that use them.
 
 `FullStates.fill` makes the states: many topics and queues with messages, offsets, members of groups, groups of members, a wide
-topic, index entries of one key, held pulls, leases and deletions. `ACTS` are requests and events whose work could grow with a
-table. The command carries out each act alone and prints the longest turn and the longest pass of the event loop during it.
+topic with groups that lag, index entries of one key, held pulls, leases, deletions, users and numbered sends. `ACTS` are
+requests and events whose work could grow with a table. The command carries out each act alone and prints the longest turn and
+the longest pass of the event loop during it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import struct
 import sys
 import tempfile
 import time
@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import orjson
 import trio
 
 from ledgermq.remoting.channel import Channel, open_channel
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.errors import RemotingError
+from ledgermq.testing.ports import reserved_ports
 from ledgermq.world.network import Address, TcpNetwork
 
+from .full_requests import answer_as_client, batch_item, command, heartbeat, numbered_batch, scraped, user_with_right
 from .malformed import frame, json_header
 from .report import Report, close_directory, print_line
 from .requests import SEND_FIELDS
@@ -41,13 +42,16 @@ ONEWAY = 2
 KEEP_SECONDS = 35.0
 """How often members send heartbeats and leases are renewed."""
 GROUPS_OF_OFFSETS = 5
+LAGGING_GROUPS = 3
 PULLS_OF_CONNECTION = 16_000
 CALLS_AT_ONCE = 200
 """How many heartbeats and deletions are sent together."""
 LEASES_OF_REQUEST = 2_500
-MEMBERS_GROUP, LEASE_GROUP, PULL_TOPIC, WIDE_TOPIC, KEY_TOPIC = (
+SENDS_OF_PRODUCER = 8
+MEMBERS_GROUP, LEASE_GROUP, LAG_GROUP, PULL_TOPIC, WIDE_TOPIC, KEY_TOPIC = (
     "full-members",
     "full-leases",
+    "full-lag",
     "full-pulls",
     "full-wide",
     "full-keys",
@@ -59,6 +63,11 @@ SETTINGS: Mapping[str, object] = {
     "useServerSideResetOffset": "false",
 }
 """Settings of a broker that holds the full states: one index file for all entries of a key, and small files of queues."""
+
+
+def with_metrics(port: int) -> Mapping[str, object]:
+    """The settings of a broker that serves its metrics at a port."""
+    return {"metricsExporterType": "PROM", "metricsPromExporterPort": port}
 
 
 @attrs.frozen(kw_only=True)
@@ -76,37 +85,14 @@ class Sizes:
     pulls: int = 190_000
     leases: int = 100_000
     deletions: int = 2_000
+    users: int = 2_500
+    """Users, each with one right; more than some 3,000 rights do not fit their table."""
+    producers: int = 16_384
+    """Producers whose sends are numbered, each with `SENDS_OF_PRODUCER` sends: as many as the table of sends keeps."""
 
     def divided(self, by: int) -> Sizes:
         """The same states with a fraction of the entries."""
         return Sizes(**{name: max(size // by, 2) for name, size in attrs.asdict(self).items()})
-
-
-def _command(code: int, fields: Mapping[str, object] | None = None, body: Any = None) -> RemotingCommand:
-    content = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
-    return RemotingCommand(code, {name: str(value) for name, value in (fields or {}).items()}, content)
-
-
-def _heartbeat(client_id: str, groups: Iterable[str], topics: Iterable[str]) -> RemotingCommand:
-    subscriptions = [{"topic": topic, "subString": "*", "expressionType": "TAG", "subVersion": 1} for topic in topics]
-    consumers = [
-        {
-            "groupName": group,
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-            "subscriptionDataSet": subscriptions,
-        }
-        for group in groups
-    ]
-    return _command(RequestCode.HEART_BEAT, {}, {"clientID": client_id, "consumerDataSet": consumers})
-
-
-def _answer_as_client(_channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-    if request.code != RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
-        return None
-    queue = '{{"brokerName":"faulty","queueId":{},"topic":"full-0"}}:5'
-    return request.response(body=f'{{"messageQueueTable":{{{",".join(map(queue.format, range(8)))}}}}}'.encode())
 
 
 @attrs.define(eq=False)
@@ -117,12 +103,16 @@ class FullStates:
     nursery: trio.Nursery
     sizes: Sizes = attrs.field(factory=Sizes)
     report: Report = lambda _: None
+    metrics: Address | None = None
+    """Where the broker serves its metrics, which one act scrapes."""
     control: Channel = attrs.field(init=False)
     """For requests that fill tables and for the acts."""
     members: Channel = attrs.field(init=False)
     peers: list[Channel] = attrs.field(factory=list[Channel])
     pullers: list[Channel] = attrs.field(factory=list[Channel])
     are_leased: bool = False
+    new_producers: int = 0
+    """How many producers have been added by acts."""
     deleted: int = 0
     """How many of the topics have been deleted by acts."""
     _began_ms: int = 0
@@ -138,6 +128,8 @@ class FullStates:
             self.fill_peers,
             self.fill_keys,
             self.fill_leases,
+            self.fill_users,
+            self.fill_producers,
             self.fill_deletions,
             self.fill_pulls,
         ):
@@ -147,12 +139,12 @@ class FullStates:
 
     async def _open(self) -> Channel:
         return await open_channel(
-            self.address, network=TcpNetwork(), nursery=self.nursery, on_request=_answer_as_client, connect_seconds=60
+            self.address, network=TcpNetwork(), nursery=self.nursery, on_request=answer_as_client, connect_seconds=60
         )
 
     async def call(self, code: int, fields: Mapping[str, object] | None = None, body: Any = None) -> RemotingCommand:
         """Send a request on the connection for acts and wait for its answer; report a refusal."""
-        return self._checked(code, await self.control.call(_command(code, fields, body), CALL_SECONDS))
+        return self._checked(code, await self.control.call(command(code, fields, body), CALL_SECONDS))
 
     def _checked(self, code: int, answer: RemotingCommand) -> RemotingCommand:
         if answer.code != ResponseCode.SUCCESS:
@@ -164,8 +156,8 @@ class FullStates:
         for at, each in enumerate(frames):
             await channel.post((each,))
             if at % 2000 == 1999:
-                await channel.call(_command(RequestCode.GET_MIN_OFFSET, {"topic": "x", "queueId": 0}), CALL_SECONDS)
-        await channel.call(_command(RequestCode.GET_MIN_OFFSET, {"topic": "x", "queueId": 0}), CALL_SECONDS)
+                await channel.call(command(RequestCode.GET_MIN_OFFSET, {"topic": "x", "queueId": 0}), CALL_SECONDS)
+        await channel.call(command(RequestCode.GET_MIN_OFFSET, {"topic": "x", "queueId": 0}), CALL_SECONDS)
 
     async def _topics(self, names: Sequence[str], queues: int) -> None:
         for start in range(0, len(names), 1000):
@@ -185,6 +177,10 @@ class FullStates:
         files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2  # the broker keeps the last file of each queue open
         places = places[:: max(-(-len(places) // files_max), 1)]
         self.report(f"{len(places)} queues with messages")
+        await self._send(places)
+
+    async def _send(self, places: Iterable[tuple[str, int]]) -> None:
+        """Put a message into each of these queues."""
         send = (
             frame(json_header(RequestCode.SEND_MESSAGE_V2, {**SEND_FIELDS, "b": topic, "e": str(queue)}, 1, ONEWAY), b"message")
             for topic, queue in places
@@ -198,12 +194,25 @@ class FullStates:
 
     async def fill_offsets(self) -> None:
         """Commit an offset on every queue for one group, and clone it for others."""
-        places = self._queues()
+        await self._commit("full-g0", self._queues(), 1)
+        for n in range(1, GROUPS_OF_OFFSETS):
+            await self.clone(f"full-g{n}")
+        await self.clone(MEMBERS_GROUP, WIDE_TOPIC)
+        await self._lag()
+
+    async def _lag(self) -> None:
+        """Let groups lag behind the message in each queue of the wide topic."""
+        wide = ((WIDE_TOPIC, queue) for queue in range(self.sizes.wide))
+        await self._commit(f"{LAG_GROUP}-0", wide, 0)
+        for n in range(1, LAGGING_GROUPS):
+            await self.clone(f"{LAG_GROUP}-{n}", WIDE_TOPIC, f"{LAG_GROUP}-0")
+
+    async def _commit(self, group: str, places: Iterable[tuple[str, int]], offset: int) -> None:
         commit = (
             frame(
                 json_header(
                     RequestCode.UPDATE_CONSUMER_OFFSET,
-                    {"consumerGroup": "full-g0", "topic": topic, "queueId": str(queue), "commitOffset": "1"},
+                    {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)},
                     1,
                     ONEWAY,
                 )
@@ -211,15 +220,11 @@ class FullStates:
             for topic, queue in places
         )
         await self._post_all(self.control, commit)
-        for n in range(1, GROUPS_OF_OFFSETS):
-            await self.clone(f"full-g{n}")
-        await self.clone(MEMBERS_GROUP, WIDE_TOPIC)
 
-    async def clone(self, group: str, topic: str = "") -> None:
-        """Give a group the offsets of the first one."""
-        await self.call(
-            RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "full-g0", "destGroup": group, "topic": topic, "offline": "true"}
-        )
+    async def clone(self, group: str, topic: str = "", source: str = "full-g0") -> None:
+        """Give a group the offsets of another one."""
+        fields = {"srcGroup": source, "destGroup": group, "topic": topic, "offline": "true"}
+        await self.call(RequestCode.CLONE_GROUP_OFFSET, fields)
 
     async def fill_members(self) -> None:
         """Connect the members of one group, all on one connection."""
@@ -229,8 +234,8 @@ class FullStates:
                     nursery.start_soon(self._add_member, n)
 
     async def _add_member(self, number: int) -> None:
-        heartbeat = _heartbeat(f"member-{number}", [MEMBERS_GROUP], [WIDE_TOPIC, "full-0"])
-        self._checked(heartbeat.code, await self.members.call(heartbeat, CALL_SECONDS))
+        request = heartbeat(f"member-{number}", [MEMBERS_GROUP], [WIDE_TOPIC, "full-0"])
+        self._checked(request.code, await self.members.call(request, CALL_SECONDS))
 
     async def fill_peers(self) -> None:
         """Connect peers, each with one member of every group."""
@@ -242,16 +247,13 @@ class FullStates:
         peer = await self._open()
         self.peers.append(peer)
         groups = [f"full-of-peers-{n}" for n in range(self.sizes.groups)]
-        heartbeat = _heartbeat(f"peer-{id(peer)}", groups, ["full-1"])
-        self._checked(heartbeat.code, await peer.call(heartbeat, CALL_SECONDS))
+        request = heartbeat(f"peer-{id(peer)}", groups, ["full-1"])
+        self._checked(request.code, await peer.call(request, CALL_SECONDS))
 
     async def fill_keys(self) -> None:
         """Send messages with the same key; only the first was stored at the time for which acts query."""
         self._began_ms = time.time_ns() // 1_000_000
-        properties = b"KEYS\x01k\x02"
-        item = (
-            struct.pack(">iiiii", 22 + len(properties) + 1, 0, 0, 0, 1) + b"x" + struct.pack(">h", len(properties)) + properties
-        )
+        item = batch_item(b"KEYS\x01k\x02")
         left = self.sizes.keyed
         while left > 0:
             count = min(left, 1000)
@@ -270,7 +272,7 @@ class FullStates:
         left, n = self.sizes.leases, 0
         while left > 0:
             count = min(left, LEASES_OF_REQUEST, self.sizes.wide)
-            yield _command(RequestCode.LOCK_BATCH_MQ, {}, self._locked(f"{LEASE_GROUP}-{n}", count))
+            yield command(RequestCode.LOCK_BATCH_MQ, {}, self._locked(f"{LEASE_GROUP}-{n}", count))
             left, n = left - count, n + 1
 
     async def _keep(self) -> None:
@@ -280,12 +282,12 @@ class FullStates:
             with suppress(RemotingError):
                 for n in range(self.sizes.members):
                     await self.members.send(
-                        _command(RequestCode.HEART_BEAT, {}, {"clientID": f"member-{n}", "withoutSub": True})
+                        command(RequestCode.HEART_BEAT, {}, {"clientID": f"member-{n}", "withoutSub": True})
                     )
             for channel in (*self.peers, *self.pullers, self.control):
                 with suppress(RemotingError):
                     await channel.send(
-                        _command(RequestCode.HEART_BEAT, {}, {"clientID": f"peer-{id(channel)}", "withoutSub": True})
+                        command(RequestCode.HEART_BEAT, {}, {"clientID": f"peer-{id(channel)}", "withoutSub": True})
                     )
             for lock in self._locks() if self.are_leased else ():
                 with suppress(RemotingError):
@@ -295,6 +297,25 @@ class FullStates:
     def _locked(self, group: str, count: int) -> dict[str, Any]:
         queues = [{"brokerName": "faulty", "queueId": at, "topic": WIDE_TOPIC} for at in range(count)]
         return {"consumerGroup": group, "clientId": "full-client", "mqSet": queues}
+
+    async def fill_users(self) -> None:
+        """Create users with rights, which a broker also keeps while it checks no requests."""
+        for start in range(0, self.sizes.users, CALLS_AT_ONCE):
+            async with trio.open_nursery() as nursery:
+                for n in range(start, min(start + CALLS_AT_ONCE, self.sizes.users)):
+                    nursery.start_soon(self._add_user, f"full-user-{n}")
+
+    async def _add_user(self, name: str) -> None:
+        for request in user_with_right(name, WIDE_TOPIC):
+            self._checked(request.code, await self.control.call(request, CALL_SECONDS))
+
+    async def fill_producers(self) -> None:
+        """Send numbered messages of many producers."""
+        batches = (numbered_batch(KEY_TOPIC, f"full-p{n}", SENDS_OF_PRODUCER) for n in range(self.sizes.producers))
+        await self._post_all(
+            self.control,
+            (frame(json_header(RequestCode.SEND_BATCH_MESSAGE, fields, 1, ONEWAY), body) for fields, body in batches),
+        )
 
     async def fill_deletions(self) -> None:
         """Delete topics with messages."""
@@ -442,6 +463,34 @@ class FullStates:
         """Wait until all held pulls are due."""
         await trio.sleep(125)
 
+    async def recreate_wide(self) -> None:
+        """215, 17 and 310: delete the wide topic, create it again, and let groups lag on it again."""
+        await self.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": WIDE_TOPIC})
+        await self._topics([WIDE_TOPIC], self.sizes.wide)
+        await self._send((WIDE_TOPIC, queue) for queue in range(self.sizes.wide))
+        await self._lag()
+
+    async def numbered_sends(self) -> None:
+        """320: the sends of a new producer, for which another one is forgotten, and their repetition."""
+        self.new_producers += 1
+        fields, body = numbered_batch(KEY_TOPIC, f"full-new{self.new_producers}", SENDS_OF_PRODUCER)
+        for _ in range(2):
+            await self.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+
+    async def list_access(self) -> None:
+        """3005, 3010 and 3002: all users and rights, and a change of one user."""
+        await self.call(RequestCode.AUTH_LIST_USER)
+        await self.call(RequestCode.AUTH_LIST_ACL, {"subjectFilter": "full", "resourceFilter": ""})
+        await self.call(RequestCode.AUTH_UPDATE_USER, {"username": "full-user-0"}, {"password": "changed"})
+
+    async def scrape(self) -> None:
+        """The metrics over HTTP, with groups that lag on all queues of the wide topic."""
+        assert self.metrics is not None
+        with trio.fail_after(CALL_SECONDS):
+            received = await scraped(self.metrics)
+        if f'consumer_group="{LAG_GROUP}-0"'.encode() not in received:
+            self.report(f"the scrape was answered {received[:100]!r}")
+
     async def mend(self) -> None:
         """Open connections again that the broker has closed."""
         if self.control.closed:
@@ -468,6 +517,10 @@ ACTS: tuple[Act, ...] = (
     FullStates.reset_wide,
     FullStates.members_return,
     FullStates.retention,
+    FullStates.scrape,
+    FullStates.numbered_sends,
+    FullStates.list_access,
+    FullStates.recreate_wide,
 )
 """Acts that may be repeated in any order."""
 LAST_ACTS: tuple[Act, ...] = (FullStates.message_for_pulls, FullStates.pulls_due)
@@ -508,15 +561,16 @@ async def idle(_states: FullStates) -> None:
     await trio.sleep(15)
 
 
-async def _measure(directory: Path, sizes: Sizes, report: Report, acts: Sequence[Act]) -> None:
+async def _measure(directory: Path, sizes: Sizes, report: Report, acts: Sequence[Act], metrics_port: int) -> None:
     watched = {name: directory / f"{name}.turns" for name in ("master", "namesrv")}
     async with running_namesrv(directory / "namesrv", watched["namesrv"]) as namesrv:
-        settings = {"namesrvAddr": str(namesrv.address), "fileReservedTime": 0, **SETTINGS}  # all segments have expired
+        settings = {"namesrvAddr": str(namesrv.address), **SETTINGS, **with_metrics(metrics_port)}
+        settings["fileReservedTime"] = 0  # all segments have expired
         async with (
             running_broker(directory / "master" / "store", settings, watched["master"]) as master,
             trio.open_nursery() as nursery,
         ):
-            states = FullStates(master.address, nursery, sizes, report)
+            states = FullStates(master.address, nursery, sizes, report, Address("127.0.0.1", metrics_port))
             await states.fill()
             report(f"filled; {master.resident_bytes >> 20} MiB")
             for act in acts:
@@ -534,7 +588,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = Path(tempfile.mkdtemp(prefix="ledgermq-full-"))
     sizes = Sizes().divided(chosen.divided_by) if chosen.divided_by > 1 else Sizes()
     acts = [act for act in (idle, *ACTS, *LAST_ACTS) if not chosen.acts or act.__name__ in chosen.acts.split(",")]
-    trio.run(_measure, directory, sizes, print_line, acts)
+    with reserved_ports("127.0.0.1", 1) as (port,):
+        trio.run(_measure, directory, sizes, print_line, acts, port)
     return close_directory(directory, [])
 
 
