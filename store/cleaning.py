@@ -23,6 +23,9 @@ from .retention import MANUAL_ROUNDS, FileAge, Reason, RetentionRules, disk_full
 
 log = get_logger(__name__)
 
+FILES_PER_TURN_MAX = 100
+"""How many files of queues are removed in one turn of the event loop, which takes some 30 ms."""
+
 
 @attrs.frozen
 class Unread:
@@ -194,8 +197,14 @@ class Cleaner:
         async for queues in in_slices(list(table.items())):
             # A checkpoint that was written since the last slice counts the files that this one removes.
             await self.before_removal(low)
+            removed = 0
             for key, queue in queues:
-                if table.get(key) is queue and queue.expire(low):  # its topic has not been deleted meanwhile
+                if removed >= FILES_PER_TURN_MAX:
+                    removed = 0
+                    await trio.lowlevel.checkpoint()
+                    await self.before_removal(low)
+                if table.get(key) is queue and (count := queue.expire(low)):  # its topic has not been deleted meanwhile
+                    removed += count
                     self.store.file_ends.pop(key, None)
         if self.store.index is not None:
             await self.before_removal(low)

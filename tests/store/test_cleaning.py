@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from ledgermq.store.checkpointing import CheckpointKeeper
-from ledgermq.store.cleaning import Cleaner
+from ledgermq.store.cleaning import FILES_PER_TURN_MAX, Cleaner
 from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
@@ -20,6 +20,7 @@ from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.slices import SLICE_ITEMS
 
+from ..turns import counted
 from .stores import SetClock, derive_all, incoming, small_store
 
 
@@ -353,6 +354,25 @@ async def test_files_of_many_queues_are_deleted_in_several_turns(tmp_path: Path,
 
     assert len({queue_id for _, queue_id in expired}) == 2 * SLICE_ITEMS
     assert max(Counter(turn for turn, _ in expired).values()) == SLICE_ITEMS
+
+
+async def test_files_of_a_deleted_topic_with_many_queues_are_removed_in_several_turns(tmp_path: Path) -> None:
+    """To remove a file takes a hundred times as long as to look at a queue that has none to remove."""
+    queues = 2 * FILES_PER_TURN_MAX
+    async with small_store(tmp_path, disk=SimDisk(), flush_disk_type="SYNC_FLUSH", file_reserved_time=0) as store:
+        for queue_id in range(queues):
+            store.put([incoming(queue_id=queue_id)])
+        await _derive_flushed(store)
+        await store.event_done(store.delete_topic("TopicTest"))
+        store.put([incoming(b"x" * 1500, topic="Other") for _ in range(8)])
+        await _derive_flushed(store)
+        assert store.cleaner is not None
+
+        with counted(lambda: -sum(len(queue.segments.files) for queue in store.queues.table.values())) as turns:
+            await store.cleaner.delete_expired()
+
+        assert not any(queue.segments.files for (topic, _), queue in store.queues.table.items() if topic == "TopicTest")
+        assert turns.most == FILES_PER_TURN_MAX
 
 
 async def test_an_operator_and_the_interval_together_delete_no_more_than_has_expired(tmp_path: Path) -> None:
