@@ -47,7 +47,7 @@ class Deletions:
         async with self._deleting:
             end = self.table_log.delete_topic(deletion_of(topic, self.store.next_offsets_of(topic)), topic)
             await trio.lowlevel.checkpoint()  # with thousands of queues both take long
-            self.store.catch_up()
+            self.store.catch_up(rounds_max=1)  # what was stored before may take many; then it is applied later
         await self._finish(end)
 
     async def delete_group(self, group: str, *, offsets: bool) -> None:

@@ -170,8 +170,8 @@ def _delete_what_is_cut(_: Any) -> Callable[[Any, Any, int], str]:
     return lambda disk, segments, offset: ""
 
 
-def _derive_nothing_for_readers(_: Any) -> Callable[[Any], None]:
-    return lambda self: None
+def _derive_nothing_for_readers(_: Any) -> Callable[..., None]:
+    return lambda *_, **__: None
 
 
 def _take_any_number(_: Any) -> Callable[[Any, int, int], int]:

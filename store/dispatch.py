@@ -270,15 +270,17 @@ class Dispatcher:
         self._ended, self._reads_before = trio.current_time(), self.reads
         return self._ended + pause_after(self._ended - began, self._ended - self._bulk_at, wanted=wanted)
 
-    def catch_up(self) -> None:
-        """Derive a round of what is readable now, and all of it that was put on this node.
+    def catch_up(self, rounds_max: float = inf) -> None:
+        """Derive a round of what is readable now, and all of it that was put on this node, unless that takes more rounds.
 
         A reader may know of any message that was put here, although it is not in its queue yet. What is behind for another
         reason, such as the start of a node that has been away, may be the whole log: the task derives the rest of that.
         """
         with suppress(OSError):  # the next round will fail too, and report it
-            while self.behind_bytes and not self._notifying and self.round() and self.dispatched_offset < self._put_end:
-                pass
+            while rounds_max > 0 and self.behind_bytes and not self._notifying and self.round():
+                rounds_max -= 1
+                if self.dispatched_offset >= self._put_end:
+                    return
 
     def round(self, records_max: int = ROUND_RECORDS_MAX) -> bool:
         """Derive one slice; returns whether it made progress.

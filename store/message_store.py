@@ -7,6 +7,7 @@ broker's log, and the queues as a whole. Everything runs on the event loop; only
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from math import inf
 from typing import Protocol
 
 import attrs
@@ -188,9 +189,9 @@ class MessageStore(PutSide, ReadSide):
             del self.next_offsets[key]
             self.file_ends.pop(key, None)
 
-    def catch_up(self) -> None:
+    def catch_up(self, rounds_max: float = inf) -> None:
         """Derive what is readable and was put on this node, so that queues and index have what was acknowledged before."""
-        self.dispatcher.catch_up()
+        self.dispatcher.catch_up(rounds_max)
 
     @property
     def dispatch_behind_bytes(self) -> int:

@@ -499,11 +499,11 @@ class PutSide(StoreParts):
         return status
 
     async def derived(self, end: int) -> None:
-        """Wait until the log is derived here up to `end`, however safe it is."""
-        self.dispatcher.catch_up()
+        """Wait until the log is derived here up to `end`, however safe it is; takes at most one round in a turn."""
+        self.dispatcher.catch_up(rounds_max=1)
         while self.dispatcher.dispatched_offset < end:
             await trio.sleep(DERIVED_POLL_SECONDS)
-            self.dispatcher.catch_up()
+            self.dispatcher.catch_up(rounds_max=1)
 
     async def _done(self, end: int) -> PutStatus:
         """Wait until everything before `end` is as safe as the mode promises."""

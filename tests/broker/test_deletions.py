@@ -12,6 +12,7 @@ from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.control import deletion_of, group_deletion_of
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.store.dispatch import ROUND_RECORDS_MAX, Derivable
 
 from ..turns import counted
 from .desk import Desk, open_desk, until
@@ -170,3 +171,24 @@ async def test_a_deletion_is_appended_in_one_turn_and_applied_in_another(tmp_pat
             await trio.lowlevel.checkpoint()
 
         assert turns.most == 1
+
+
+async def test_what_was_stored_before_a_deletion_is_derived_in_several_turns(tmp_path: Path) -> None:
+    """With thousands of records before it, a deletion waits for the rounds of the dispatcher."""
+    derived = 0
+
+    def note(arrived: list[Derivable]) -> None:
+        nonlocal derived
+        derived += len(arrived)
+
+    async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T", 1, 1), TopicConfig("U", 1, 1))
+        desk.broker.store.dispatcher.on_arrival.append(note)
+        for _ in range(6 * ROUND_RECORDS_MAX):
+            desk.put("U")
+
+        with counted(lambda: derived) as turns:
+            await delete_topic(desk, "T")
+
+        assert derived == 6 * ROUND_RECORDS_MAX
+        assert turns.most <= 2 * ROUND_RECORDS_MAX, "one round may be that of the deletion"
