@@ -31,6 +31,7 @@ from ..world.address import Address, bare_host, is_loopback_host, is_numeric_hos
 from ..world.events import get_logger
 from ..world.network import Network, Stream
 from ..world.real import World, real_world
+from ..world.slices import in_slices
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
@@ -437,9 +438,14 @@ class Broker:
             if now >= scan_at:
                 scan_at = now + SCAN_SECONDS
                 self.clients.expire(now)
-                if self.role.takes_puts and (expired := self.locks.expired(now)):  # renewals are known to the master alone
-                    with suppress(RequestRefused):
-                        self.table_log.put_leases(expired)
+                await self._end_leases(now)
+
+    async def _end_leases(self, now: float) -> None:
+        """End the leases that nobody has renewed in time, in several turns: those of a client that is gone end together."""
+        async for keys in in_slices(self.locks.keys()):
+            if self.role.takes_puts and (expired := self.locks.expired(keys, now)):  # renewals are known to the master alone
+                with suppress(RequestRefused):
+                    self.table_log.put_leases(expired)
 
     async def stop(self) -> None:
         """Append the last commits, hand over leadership, unregister, refuse new messages, answer puts, write the tables."""

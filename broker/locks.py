@@ -218,13 +218,14 @@ class QueueLocks:
             if self.proposed.get((group, queue), leases.get(queue, ("",))[0]) == client_id
         }
 
-    def expired(self, now: float) -> dict[LeaseKey, str]:
-        """The changes to propose so that leases end which nobody has renewed in time."""
+    def expired(self, keys: Iterable[LeaseKey], now: float) -> dict[LeaseKey, str]:
+        """The changes to propose so that those of these leases end which nobody has renewed in time."""
         return {
-            (group, queue): ""
-            for group, leases in self._leases.items()
-            for queue, (_, renewed) in leases.items()
-            if now - renewed > LEASE_SECONDS and (group, queue) not in self.proposed
+            key: ""
+            for key in keys
+            if (lease := self._leases.get(key[0], {}).get(key[1])) is not None
+            and now - lease[1] > LEASE_SECONDS
+            and key not in self.proposed
         }
 
     def are_held(self, group: str, now: float) -> bool:

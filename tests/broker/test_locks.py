@@ -34,7 +34,7 @@ def unlock(locks: QueueLocks, group: str, client_id: str, queues: list[MessageQu
 
 def expire(locks: QueueLocks, now: float) -> None:
     """End leases that are not renewed, with the same log."""
-    locks.apply(lease_rows(locks.expired(now)), now)
+    locks.apply(lease_rows(locks.expired(locks.keys(), now)), now)
 
 
 def test_a_queue_has_one_owner() -> None:
