@@ -289,6 +289,8 @@ class Dispatcher:
             OSError: a queue or the index could not be written. The slice is derived again by the next round; entries that
                 did get through are then recognised as duplicates.
         """
+        if self.open_files.awaited and self.open_files.room <= 0:
+            return False  # every reader asks for a round, and none of them can open a file before the next checkpoint
         # The log may begin behind what was dispatched, in a slave that was filled again, or by retention after a long stop.
         start, readable = max(self.dispatched_offset, self.log.min_offset), self.log.readable_offset
         records: list[Derivable] = []

@@ -89,7 +89,7 @@ class LogEvents:
         topic, next_offsets = deleted_topic_of(control)
         offsets = next_offsets.values()
         if fault := (
-            queue_fault(topic, max(next_offsets, default=0))
+            queue_fault(topic, max(next_offsets, default=0))  # ids are digits, so none is negative
             or queue_offset_fault(min(offsets, default=0))
             or queue_offset_fault(max(offsets, default=0))
         ):

@@ -94,6 +94,26 @@ async def test_records_of_more_queues_than_may_be_open_wait_for_the_next_checkpo
             assert bodies(store, "T", queue_id) == [(0, 1)]
 
 
+async def test_readers_do_not_look_at_records_again_that_wait_for_files(tmp_path: Path) -> None:
+    """There may be thousands of both."""
+    async with small_store(tmp_path, flush_interval_consume_queue=3_600_000) as store:
+        store.queues.open_files.most = 3
+        for queue_id in range(QUEUES):
+            store.put([to("T", queue_id)])
+        looked_at: list[int] = []
+        store.dispatcher.group_records = lambda records: looked_at.append(len(records))
+        for _ in range(5):
+            store.catch_up()
+
+        assert looked_at == [QUEUES]
+        assert bodies(store, "T", 3) == [(0, 1)]
+
+        await save(store)
+        store.catch_up()
+        assert looked_at == [QUEUES, QUEUES - 4]
+        store.dispatcher.group_records = None
+
+
 async def test_a_start_derives_records_of_more_queues_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     async with small_store(before, flush_interval_consume_queue=3_600_000) as store:
