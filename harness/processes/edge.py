@@ -1,6 +1,6 @@
-"""`python -m harness.processes.edge`: whole requests against a name server and a pair of brokers with ten thousand topics.
+"""`python -m harness.processes.edge`: whole requests at a name server, a controller and a pair of brokers with many topics.
 
-Strangers, which are hostile clients, draw requests of every code (`requests.py`) and send them in runs to all three servers,
+Strangers, which are hostile clients, draw requests of every code (`requests.py`) and send them in runs to all four servers,
 with and without reading the answers. They send random bytes to the port for slaves, and answer what a broker asks its clients.
 Meanwhile an ordinary client sends and reads. The run fails if a turn of an event loop takes more than `TURN_MS_MAX` of CPU
 time, memory exceeds the stated bounds, a log has an unexpected error, or something is no longer served at the end. With
@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import attrs
@@ -39,8 +39,20 @@ from ledgermq.world.network import Address, TcpNetwork
 from .full_states import ACTS, SETTINGS, FullStates, Sizes, with_metrics
 from .load import PULL_SETTINGS, QUEUES, Load
 from .report import VIOLATIONS_SHOWN_MAX, Report, close_directory, drawn_seed, print_line
-from .requests import BROKER, HEAVY_BROKER, HEAVY_NAMESRV, NAMESRV, SEND_FIELDS, Whole, draw_answer, draw_heavy, draw_request
-from .servers import ServerProcess, running_broker, running_namesrv
+from .requests import (
+    BROKER,
+    CONTROLLER,
+    HEAVY_BROKER,
+    HEAVY_CONTROLLER,
+    HEAVY_NAMESRV,
+    NAMESRV,
+    SEND_FIELDS,
+    Whole,
+    draw_answer,
+    draw_heavy,
+    draw_request,
+)
+from .servers import ServerProcess, running_broker, running_controller, running_namesrv
 
 TOPICS = 10_000
 TURN_MS_MAX = 100
@@ -67,7 +79,7 @@ SECRET = "shared-by-the-pair"  # noqa: S105 - used by servers of one run only
 
 
 class NotSettled(Exception):
-    """The name server or the slave does not know both brokers and the last topic; its text says what is missing."""
+    """The name server or the slave does not know both brokers and the last topic, or no controller leads; it says which."""
 
 
 @attrs.define(eq=False)
@@ -123,11 +135,12 @@ class EdgeRun:
 
 @attrs.define(eq=False)
 class Edge:
-    """Strangers and an ordinary client of three servers."""
+    """Strangers and an ordinary client of four servers."""
 
     namesrv: Watched
     master: Watched
     slave: Watched
+    controller: Watched
     rng: random.Random
     report: Report
     turn_ms_max: int = TURN_MS_MAX
@@ -140,7 +153,7 @@ class Edge:
 
     @property
     def servers(self) -> tuple[Watched, ...]:
-        return self.namesrv, self.master, self.slave
+        return self.namesrv, self.master, self.slave, self.controller
 
     async def prepare(self) -> None:
         """Create ten thousand topics, and wait until the slave and the name server have them."""
@@ -163,7 +176,7 @@ class Edge:
             watched.skipped = len(watched.turns.read_text()) if watched.turns.exists() else 0
 
     async def _settle(self) -> None:
-        """Wait until the name server lists both brokers with the last topic, and the slave has that topic.
+        """Wait until the name server lists both brokers with the last topic, the slave has that topic, and a controller leads.
 
         Raises:
             NotSettled: they do not within `SETTLE_SECONDS`.
@@ -176,19 +189,23 @@ class Edge:
         raise NotSettled(missing)
 
     async def _missing(self) -> str:
-        """What the name server or the slave does not know; empty if they know both brokers and the last topic."""
+        """What is missing; empty if name server and slave know both brokers and the last topic, and a controller leads."""
         topic = {"topic": f"kept-{TOPICS - 1}"}
         try:
             async with connected(self.namesrv.server.address, network=TcpNetwork()) as channel:
                 route = await channel.call(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic), 60)
             async with connected(self.slave.server.address, network=TcpNetwork()) as channel:
                 copied = await channel.call(RemotingCommand(RequestCode.GET_TOPIC_CONFIG, topic), 60)
+            async with connected(self.controller.server.address, network=TcpNetwork()) as channel:
+                group = await channel.call(RemotingCommand(RequestCode.CONTROLLER_GET_METADATA_INFO), 60)
         except RemotingError as error:
             return f"an answer: {error!r}"
         if route.code != ResponseCode.SUCCESS:
             return f"the topic at the name server, which answers {route.code}: {route.remark}"
         if copied.code != ResponseCode.SUCCESS:
             return f"the topic at the slave, which answers {copied.code}: {copied.remark}"
+        if group.ext.get("isLeader") != "true":
+            return f"the leader of the controllers, of which {group.ext} is known"
         listed = {address for each in loads(route.body)["brokerDatas"] for address in each["brokerAddrs"].values()}
         unlisted = {str(self.master.server.address), str(self.slave.server.address)} - listed
         return f"{sorted(unlisted)} at the name server, which lists {sorted(listed)}" if unlisted else ""
@@ -404,29 +421,35 @@ async def _opened(
     directory: Path, rng: random.Random, report: Report, more: Mapping[str, object]
 ) -> AsyncGenerator[tuple[Edge, Address]]:
     """Start the servers; also gives the address at which the master serves its metrics."""
-    with reserved_ports("127.0.0.1", 1, BROKER_PORTS) as (port,), reserved_ports("127.0.0.1", 1) as (metrics_port,):
-        async with running_namesrv(directory / "namesrv", directory / "namesrv.turns") as namesrv:
-            common = {
-                **PULL_SETTINGS,
-                "namesrvAddr": str(namesrv.address),
-                "haSecret": SECRET,
-                "listenPort": 0,
-                "diskMaxUsedSpaceRatio": 95,
-                "cleanFileForciblyEnable": "false",
-                **more,
-            }
-            settings = {**common, "listenPort": port, **with_metrics(metrics_port)}
-            async with running_broker(directory / "master" / "store", settings, directory / "master.turns") as master:
-                follows = {**common, "brokerRole": "SLAVE", "brokerId": 1}
-                async with running_broker(directory / "slave" / "store", follows, directory / "slave.turns") as slave:
-                    edge = Edge(
-                        Watched("namesrv", namesrv, directory / "namesrv.turns", NAMESRV, HEAVY_NAMESRV),
-                        Watched("master", master, directory / "master.turns", BROKER, HEAVY_BROKER),
-                        Watched("slave", slave, directory / "slave.turns", BROKER, HEAVY_BROKER),
-                        rng,
-                        report,
-                    )
-                    yield edge, Address("127.0.0.1", metrics_port)
+    turns = {name: directory / f"{name}.turns" for name in ("namesrv", "controller", "master", "slave")}
+    async with AsyncExitStack() as opened:
+        (port,) = opened.enter_context(reserved_ports("127.0.0.1", 1, BROKER_PORTS))
+        (metrics_port,) = opened.enter_context(reserved_ports("127.0.0.1", 1))
+        start = opened.enter_async_context
+        namesrv = await start(running_namesrv(directory / "namesrv", turns["namesrv"]))
+        controller = await start(running_controller(directory / "controller", turns["controller"]))
+        common = {
+            **PULL_SETTINGS,
+            "namesrvAddr": str(namesrv.address),
+            "haSecret": SECRET,
+            "listenPort": 0,
+            "diskMaxUsedSpaceRatio": 95,
+            "cleanFileForciblyEnable": "false",
+            **more,
+        }
+        settings = {**common, "listenPort": port, **with_metrics(metrics_port)}
+        master = await start(running_broker(directory / "master" / "store", settings, turns["master"]))
+        follows = {**common, "brokerRole": "SLAVE", "brokerId": 1}
+        slave = await start(running_broker(directory / "slave" / "store", follows, turns["slave"]))
+        edge = Edge(
+            Watched("namesrv", namesrv, turns["namesrv"], NAMESRV, HEAVY_NAMESRV),
+            Watched("master", master, turns["master"], BROKER, HEAVY_BROKER),
+            Watched("slave", slave, turns["slave"], BROKER, HEAVY_BROKER),
+            Watched("controller", controller, turns["controller"], CONTROLLER, HEAVY_CONTROLLER),
+            rng,
+            report,
+        )
+        yield edge, Address("127.0.0.1", metrics_port)
 
 
 async def fuzz_edge(
@@ -437,7 +460,7 @@ async def fuzz_edge(
     turn_ms_max: int = TURN_MS_MAX,
     full: Sizes | None = None,
 ) -> EdgeRun:
-    """Start a name server and a pair of brokers, fill their tables to these sizes, run strangers against them, and judge."""
+    """Start all servers, fill the tables of the brokers to these sizes, run strangers against them, and judge."""
     rng = random.Random(seed)  # noqa: S311 - draws requests
     async with _opened(directory, rng, report, SETTINGS if full is not None else {}) as (edge, metrics):
         edge.turn_ms_max = turn_ms_max

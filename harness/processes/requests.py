@@ -331,6 +331,57 @@ NAMESRV: tuple[Whole, ...] = (
     Whole(904, _BROKER, _VERSION),
 )
 
+_REPLICA = {"clusterName": "fuzz-cluster", "brokerName": "fuzz-broker", "brokerId": "1", "brokerAddress": "127.0.0.1:1"}
+CONTROLLER: tuple[Whole, ...] = (
+    Whole(
+        904,
+        {
+            "clusterName": "fuzz-cluster",
+            "brokerName": "fuzz-broker",
+            "brokerAddr": "127.0.0.1:1",
+            "brokerId": "1",
+            "epoch": "1",
+            "maxOffset": "100",
+            "confirmOffset": "50",
+            "heartbeatTimeoutMills": "1000",
+            "electionPriority": "1",
+        },
+    ),
+    Whole(
+        1001,
+        {"brokerName": "fuzz-broker", "masterBrokerId": "1", "masterEpoch": "1"},
+        {"syncStateSet": [1, 2], "syncStateSetEpoch": 1},
+    ),
+    Whole(1002, {"brokerName": "fuzz-broker", "clusterName": "fuzz-cluster", "brokerId": "1", "designateElect": "true"}),
+    *(Whole(1003, {**_REPLICA, "brokerId": broker_id, "maxOffset": "100", "epoch": "1"}) for broker_id in "12"),
+    Whole(1004, {"brokerName": "fuzz-broker"}),
+    *(Whole(code) for code in (1005, 1010)),
+    Whole(1006, {}, ["fuzz-broker", "fuzz-other"]),
+    Whole(1009, {}, b"notifyBrokerRoleChanged=true\nscanNotActiveBrokerInterval=5000\n"),
+    Whole(
+        1011,
+        {
+            "brokerName": "fuzz-broker",
+            "clusterName": "fuzz-cluster",
+            "brokerControllerIdsToClean": "1;2",
+            "isCleanLivingBroker": "true",
+        },
+    ),
+    Whole(1012, {"clusterName": "fuzz-cluster", "brokerName": "fuzz-broker"}),
+    *(
+        Whole(
+            1013,
+            {
+                "clusterName": "fuzz-cluster",
+                "brokerName": "fuzz-broker",
+                "appliedBrokerId": broker_id,
+                "registerCheckCode": f"127.0.0.1:1;{broker_id}",
+            },
+        )
+        for broker_id in "12"
+    ),
+)
+
 _TINY_ITEM = struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"x" + struct.pack(">h", 0)
 _MANY_TOPICS = {f"fuzz-{n:05d}": {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6} for n in range(20_000)}
 _MANY_GROUPS: list[dict[str, Any]] = [{"groupName": f"fuzz-many-{n}", "subscriptionDataSet": []} for n in range(1000)]
@@ -355,6 +406,12 @@ HEAVY_NAMESRV: tuple[Whole, ...] = (
     Whole(318, {}, b"\\" * 32_000),
     Whole(318, {}, b"a=b\\\n" * 8_000),
     Whole(105, {f"{n:x}": "1" for n in range(15_000)}),
+)
+HEAVY_CONTROLLER: tuple[Whole, ...] = (
+    Whole(1006, {}, [f"fuzz-{n}" for n in range(1024)]),
+    Whole(1009, {}, b"\\" * 32_000),
+    Whole(1011, {"brokerName": "fuzz-broker", "brokerControllerIdsToClean": ";".join(map(str, range(300)))}),
+    Whole(1004, {f"{n:x}": "1" for n in range(15_000)}),
 )
 """Valid or almost valid requests that take long for their size."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from ledgermq.testing.ports import reserved_ports
 from ledgermq.world.garbage import private_bytes
 from ledgermq.world.network import Address
 
@@ -182,3 +183,21 @@ async def running_namesrv(directory: Path, turns: Path | None = None) -> AsyncGe
     async with running(directory, *arguments, turns=turns) as namesrv:
         await namesrv.up()
         yield namesrv
+
+
+def _controller_conf(directory: Path, port: int) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "controller.conf"
+    file.write_text(f"controllerDLegerPeers=n0-127.0.0.1:{port}\ncontrollerStorePath={directory / 'store'}\n")
+    return file
+
+
+@asynccontextmanager
+async def running_controller(directory: Path, turns: Path | None = None) -> AsyncGenerator[ServerProcess]:
+    """Start a controller that is a group of its own, and wait until it is up."""
+    with reserved_ports("127.0.0.1", 1) as (port,):
+        file = _controller_conf(directory, port)
+        arguments = ("controller", "-c", str(file), "--log-level", "warning", "--host", "127.0.0.1", "--port", "0")
+        async with running(directory, *arguments, turns=turns) as controller:
+            await controller.up()
+            yield controller

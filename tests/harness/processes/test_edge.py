@@ -9,7 +9,9 @@ import pytest
 import trio
 
 from harness.processes.edge import fuzz_edge
-from harness.processes.requests import BROKER, NAMESRV, draw_request
+from harness.processes.requests import BROKER, CONTROLLER, NAMESRV, draw_request
+from ledgermq.ha.controller.config import ControllerConfig
+from ledgermq.ha.controller.server import open_controller
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
 from ledgermq.remoting.codes import RequestCode
@@ -34,12 +36,19 @@ async def test_every_code_that_a_name_server_serves_is_drawn() -> None:
         assert namesrv.dispatcher.codes == {whole.code for whole in NAMESRV}
 
 
+async def test_every_code_that_a_controller_serves_is_drawn(tmp_path: Path) -> None:
+    """As for a broker."""
+    config = ControllerConfig(listen_port=0, bind_address="127.0.0.1", store_path=str(tmp_path), peers="n0-127.0.0.1:0")
+    async with open_controller(config, real_world()) as controller:
+        assert controller.dispatcher.codes == {whole.code for whole in CONTROLLER}
+
+
 def test_what_is_drawn_are_whole_frames() -> None:
     """Our own reader takes them apart, but those whose header is too long."""
     rng = random.Random(7)
     too_long = 0
     for opaque in range(5000):
-        frame = draw_request(rng, BROKER + NAMESRV, opaque)
+        frame = draw_request(rng, BROKER + NAMESRV + CONTROLLER, opaque)
         try:
             ((wire, header, body),) = FrameReader().feed(frame)
         except RemoteProtocolError:
