@@ -31,6 +31,7 @@ from .native_layout import (
     HANDSHAKE_PART_MAX,
     HELLO,
     IDENTITY,
+    KNOWS_ADDRESS,
     KNOWS_IDENTITY,
     LANE_CONTROL,
     LANE_ENTRIES,
@@ -82,6 +83,8 @@ class NodeCard:
     """The random id of the group, from its log; `UNKNOWN` before the node has it committed, and of earlier versions."""
     start: bytes = UNKNOWN
     """16 random bytes of this start of the node; `UNKNOWN` for nodes of earlier versions."""
+    address: str = ""
+    """The address of its Raft port; empty for nodes of earlier versions."""
 
 
 @attrs.frozen
@@ -122,16 +125,16 @@ def _stranger(received: bytes) -> Exception:
 
 
 def challenge_of(random: bytes) -> bytes:
-    """Return a challenge of `NONCE_SIZE` bytes that shows that its sender knows the identity."""
-    return random[: NONCE_SIZE - len(KNOWS_IDENTITY)] + KNOWS_IDENTITY
+    """Return a challenge of `NONCE_SIZE` bytes that shows that its sender knows the identity, and the address behind it."""
+    return random[: NONCE_SIZE - len(KNOWS_ADDRESS)] + KNOWS_ADDRESS
 
 
 def _identity(card: NodeCard) -> bytes:
     return IDENTITY.pack(group=card.group_id, start=card.start)
 
 
-def encode_hello(hello: Hello, *, with_identity: bool = True) -> bytes:
-    """Encode the body of a hello, without its MAC."""
+def encode_hello(hello: Hello, *, with_identity: bool = True, with_address: bool = True) -> bytes:
+    """Encode the body of a hello, without its MAC; the address comes with the identity alone."""
     card = hello.card
     group, own, to, serves = card.group.encode(), card.peer.encode(), hello.to.encode(), card.serves.encode()
     head = HELLO.pack(
@@ -147,7 +150,8 @@ def encode_hello(hello: Hello, *, with_identity: bool = True) -> bytes:
         to_size=len(to),
         serves_size=len(serves),
     )
-    return head + group + own + to + serves + (_identity(card) if with_identity else b"")
+    address = card.address.encode() if with_address else b""
+    return head + group + own + to + serves + (_identity(card) + address if with_identity else b"")
 
 
 def decode_hello(body: bytes) -> Hello:
@@ -162,16 +166,21 @@ def decode_hello(body: bytes) -> Hello:
         sizes = (*names, serves_size)
         wrong_names = not all(0 < length <= NAME_BYTES_MAX for length in names)
         ends = list(accumulate(sizes, initial=HELLO.size))
-        if wrong_names or not 0 <= serves_size <= NAME_BYTES_MAX or len(body) - ends[-1] not in (0, IDENTITY.size):
+        more = len(body) - ends[-1]
+        wrong_end = more != 0 and not 0 <= more - IDENTITY.size <= NAME_BYTES_MAX
+        if wrong_names or wrong_end or not 0 <= serves_size <= NAME_BYTES_MAX:
             raise HaProtocolError(f"a hello of {len(body)} bytes with names of {sizes} bytes")
-        identity = IDENTITY.unpack(body[ends[-1] :]) if len(body) > ends[-1] else {"group": UNKNOWN, "start": UNKNOWN}
+        identity = IDENTITY.unpack(body[ends[-1] :]) if more else {"group": UNKNOWN, "start": UNKNOWN}
+        address = body[ends[-1] + IDENTITY.size :].decode()
         group, own, to, serves = (body[start:end].decode() for start, end in pairwise(ends))
     except (struct.error, UnicodeDecodeError) as error:
         raise HaProtocolError(f"a hello that does not add up: {error}") from error
     if head["lane"] not in (LANE_CONTROL, LANE_ENTRIES):
         raise HaProtocolError(f"a hello for lane {head['lane']}, which does not exist")
     beginning = LogBeginning(head["begin_position"], head["older_end"], head["older_crc"])
-    card = NodeCard(group, own, head["node"], head["data_file_size"], beginning, serves, identity["group"], identity["start"])
+    card = NodeCard(
+        group, own, head["node"], head["data_file_size"], beginning, serves, identity["group"], identity["start"], address
+    )
     return Hello(card, head["lane"], to, head["nonce"])
 
 
@@ -206,7 +215,7 @@ class Dialler:
     def _take(self, kind: int, body: bytes) -> bytes:
         if kind == KIND_CHALLENGE and not self._their_nonce and len(body) == NONCE_SIZE:
             self._their_nonce = body
-            hello = encode_hello(self.hello, with_identity=self._with_identity)
+            hello = encode_hello(self.hello, with_identity=self._with_identity, with_address=body.endswith(KNOWS_ADDRESS))
             return envelope(TAG, KIND_HELLO, hello + mac(self.secret, _AS_DIALLER, body, hello))
         text, proof = body[:-MAC_SIZE], body[-MAC_SIZE:]
         nonces = (self.hello.nonce, self._their_nonce)

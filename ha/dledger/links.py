@@ -21,7 +21,7 @@ from ...world.ticks import next_tick
 from ...world.workers import Workers
 from ..envelopes import NONCE_SIZE
 from ..errors import DamagedEntry, HaError, HaProtocolError, HaRefused, WrongRaftDialect
-from ..raft.messages import Append, Message
+from ..raft.messages import Append, AppendResponse, HeartbeatResponse, Message, PreVoteResponse, VoteResponse
 from ..raft.quorum import Configuration
 from ..raft.units import LogIndex, PeerId, Term
 from .group_records import read_configuration
@@ -75,6 +75,8 @@ AT_ONCE_BYTES = 16 * 1024
 COLD_BYTES = 256 * 1024
 """A slice of at least this many bytes may be out of the page cache, so a worker thread computes its checksum and reads it
 thereby before the event loop does."""
+_TO_LEADERS = (AppendResponse, HeartbeatResponse, VoteResponse, PreVoteResponse)
+"""What a node sends to whoever leads or campaigns."""
 
 
 @attrs.define(eq=False)
@@ -217,6 +219,13 @@ class Link:
             await self._wake.wait()
 
 
+def _address_in(hello: Hello) -> Address | None:
+    try:
+        return Address.parse(hello.card.address)
+    except ValueError:
+        return None
+
+
 def _configuration_in(body: bytes) -> Configuration:
     return read_configuration(body).configuration
 
@@ -237,6 +246,8 @@ class Accepted:
     start: bytes = UNKNOWN
     lane: int = LANE_CONTROL
     heard: float = 0.0
+    address: Address | None = None
+    """Where the peer listens, if it has said so."""
 
 
 @attrs.define(eq=False)
@@ -271,6 +282,9 @@ class Links:
     """Why nodes that dialled were refused, if an operator has to act, and when that was last so."""
     serves: dict[PeerId, str] = attrs.field(factory=dict[PeerId, str])
     """The addresses where the peers' brokers serve clients, each from the peer's last handshake."""
+    _members: dict[PeerId, Address] = attrs.field(factory=dict[PeerId, Address])
+    _asking: dict[PeerId, Address] = attrs.field(factory=dict[PeerId, Address])
+    """Those that lead or campaign, wait for answers and are no members here."""
     _nursery: trio.Nursery | None = None
 
     @property
@@ -292,7 +306,6 @@ class Links:
         """Why nodes that dial are refused or not answered at present."""
         now = self.clock.monotonic()
         refused = [reason for reason, last in self.turned_away.items() if now - last < REFUSAL_SHOWN_SECONDS]
-        members = {peer for peer, _ in self.outgoing}
         strangers = {accepted.peer: accepted.stream.peer.host for accepted in self.accepted if accepted.peer is not None}
         return (
             *refused,
@@ -300,7 +313,7 @@ class Links:
                 f"node {peer} at {host} is no member of group {self.identity.group} here: let it join with `ledgermq dledger "
                 "add`, or correct dLegerGroup or dLegerPeers there"
                 for peer, host in sorted(strangers.items())
-                if peer not in members
+                if peer not in self._members
             ),
         )
 
@@ -313,7 +326,12 @@ class Links:
                 del self.turned_away[next(iter(self.turned_away))]
 
     def follow_members(self, addresses: dict[PeerId, Address]) -> None:
-        """Keep connections to these peers, and close those to others."""
+        """Keep connections to these peers, and to those that wait for answers; close the others."""
+        self._members = addresses
+        self._follow()
+
+    def _follow(self) -> None:
+        addresses = self._asking | self._members
         for (peer, lane), link in list(self.outgoing.items()):
             if addresses.get(peer) != link.address:
                 link.scope.cancel()
@@ -330,6 +348,18 @@ class Links:
         link = self.outgoing.get((message.to, lane_of(message)))
         if link is not None:
             link.send(message)
+        elif isinstance(message, _TO_LEADERS):
+            self._dial_back(message.to)
+
+    def _dial_back(self, peer: PeerId) -> None:
+        """Dial who leads or campaigns and is no member here, as long as it is connected; its next message gets an answer.
+
+        It may be a member by entries that are missing here. It can send these, or be elected, only if it gets answers.
+        """
+        addresses = [one.address for one in self.accepted if one.peer == peer and one.address is not None]
+        if addresses:
+            self._asking[peer] = addresses[-1]
+            self._follow()
 
     async def run(self, host: str, port: int, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen and dial until cancelled; `started` returns the port.
@@ -388,6 +418,8 @@ class Links:
             del self.accepted[accepted]
             if (peer := accepted.peer) is not None and all(other.peer != peer for other in self.accepted):
                 self.on_disconnected(peer)
+                if self._asking.pop(peer, None) is not None:
+                    self._follow()
             await trio.aclose_forcefully(stream)
 
     async def _serve(self, accepted: Accepted) -> None:
@@ -412,6 +444,7 @@ class Links:
         accepted.peer, accepted.node, accepted.lane = PeerId(hello.card.peer), hello.card.node, hello.lane
         accepted.start = hello.card.start
         self.serves[accepted.peer] = hello.card.serves
+        accepted.address = _address_in(hello)
         self._replace_former(accepted)
         await self._receive(accepted, listener.rest)
 

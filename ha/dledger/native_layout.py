@@ -40,7 +40,8 @@ HELLO = Layout(
 WELCOME = Layout("Raft welcome, listener to dialler", (Field("node", "16s", "random, kept with the listener's store"),))
 
 IDENTITY = Layout(
-    "identity, after a hello and a welcome if the challenge shows that the listener knows it",
+    "identity, after a hello and a welcome if the challenge shows that the listener knows it; behind that of a hello, if the"
+    " challenge shows that too, the address of the dialler's Raft port",
     (
         Field(
             "group",
@@ -52,6 +53,8 @@ IDENTITY = Layout(
 )
 KNOWS_IDENTITY = b"identity"
 """The last bytes of a challenge whose sender knows the identity; before, these were random too, and a hello had no identity."""
+KNOWS_ADDRESS = b"address+" + KNOWS_IDENTITY
+"""The last bytes of a challenge whose sender also takes the address behind the identity in a hello."""
 
 LANE_CONTROL, LANE_ENTRIES = 0, 1
 

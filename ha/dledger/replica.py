@@ -130,6 +130,8 @@ class Replica:
             start = world.secrets.getrandbits(8 * NODE_SIZE).to_bytes(NODE_SIZE, "big")
             size = settings.files.data_file_size
             card = NodeCard(settings.group, settings.self_id, self.node, size, serves=settings.serves, start=start)
+            if (own := settings.peers.get(settings.self_id)) is not None:
+                card = attrs.evolve(card, address=str(own))
             self.links = Links(
                 card,
                 lambda: beginning_of(self.ledger, self.older),
@@ -500,8 +502,6 @@ class Replica:
             self._log.info("leader_elected", term=leading.term, end_index=self.ledger.end_index)
         elif leading.leader is not None and leading.leader != former.leader:
             self._log.info("leader_followed", leader=leading.leader, term=leading.term)
-            if address is None:  # this node has lost its disk, and the leader has come since its settings were written
-                self._log.error("leader_not_in_peers", leader=leading.leader, consequence="this node cannot answer its leader")
         for notify in self.on_role:
             notify(leading)
 

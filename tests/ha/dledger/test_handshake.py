@@ -131,7 +131,8 @@ def test_any_hello_is_read_or_refused(body: bytes) -> None:
         assert encode_hello(decode_hello(body)) == body
 
 
-WITH_IDENTITY = attrs.evolve(HELLO, card=attrs.evolve(DIALLER, group_id=b"g" * NODE_SIZE, start=b"s" * NODE_SIZE))
+IDENTITY_OF_DIALLER = attrs.evolve(DIALLER, group_id=b"g" * NODE_SIZE, start=b"s" * NODE_SIZE)
+WITH_IDENTITY = attrs.evolve(HELLO, card=attrs.evolve(IDENTITY_OF_DIALLER, address="10.0.0.2:40911"))
 
 
 def listener_that_knows(card: NodeCard) -> Listener:
@@ -146,6 +147,16 @@ def test_both_sides_learn_the_group_and_the_start_of_the_other() -> None:
 
     assert listener.peer == WITH_IDENTITY
     assert dialler.listener_start == b"t" * NODE_SIZE
+
+
+def test_a_listener_of_an_earlier_version_gets_no_address() -> None:
+    """It would refuse a hello with more behind the identity."""
+    dialler = Dialler(WITH_IDENTITY, b"secret")
+    listener = Listener(LISTENER, b"secret", bytes(NONCE_SIZE - 8) + b"identity", lambda _: None)
+
+    shake_hands(dialler, listener)
+
+    assert listener.peer == attrs.evolve(HELLO, card=IDENTITY_OF_DIALLER)
 
 
 # What two nodes sent each other, as written by the last version that knew no identity.
@@ -172,7 +183,8 @@ LEADER = attrs.evolve(UPGRADED, peer="n0", node=b"l" * NODE_SIZE, serves="10.0.0
 
 def test_a_node_of_an_earlier_version_is_welcomed_in_its_own_bytes() -> None:
     """Its hello has no identity, and it would refuse a welcome that has one: a group is upgraded node by node."""
-    nonce = challenge_of(bytes(range(64, 96)))
+    nonce = next(iter(EARLIER_MACS_OF_HELLO))
+    assert challenge_of(nonce).endswith(nonce[-8:])
     listener = Listener(LEADER, b"secret", nonce, lambda _: None)
 
     listener.receive(TAG)
