@@ -202,6 +202,7 @@ def test_a_node_of_a_dledger_group_has_the_id_after_its_number_while_it_follows(
         ("enableConsumeQueueExt", "true"),
         ("enableMultiDispatch", "true"),
         ("storeType", "defaultRocksDB"),
+        ("messageStorePlugIn", "org.example.AuditStore"),
     ],
 )
 def test_a_key_that_promises_what_is_not_there_stops_the_start(key: str, value: str) -> None:
@@ -213,3 +214,11 @@ def test_a_key_that_promises_what_is_not_there_stops_the_start(key: str, value: 
 def test_a_key_that_promises_nothing_more_than_is_there_is_taken() -> None:
     """RocketMQ's defaults, as its own tools write them into a file."""
     config_of({"totalReplicas": "1", "readOnlyCommitLogStorePaths": "", "enableSlaveActingMaster": "false"})
+
+
+def test_a_pool_of_buffers_before_the_log_has_no_effect_and_is_named() -> None:
+    """It would weaken what an answer promises, so passing over it takes nothing from anybody."""
+    with capture_logs() as events:
+        config_of({"transientStorePoolEnable": "true"})
+
+    assert [event["keys"] for event in events] == [["transientStorePoolEnable"]]
