@@ -73,6 +73,7 @@ from .role import LiveRole, Phase, Role, RoleState
 from .send import SendHandler
 from .slave_sync import SlaveSync
 from .stats import Stats
+from .storage import world_of_store
 from .table_files import TableFiles
 from .table_log import TableLog
 from .tables import Tables
@@ -493,7 +494,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
         store_host = (host if is_numeric_host(host) else world.network.own_host(), port)  # message ids hold numbers
         store_config = attrs.evolve(config.store_config(), memory_bytes=world.memory_bytes)
         async with open_message_store(
-            world,
+            world_of_store(config, world),
             store_config,
             store_host=store_host,
             open_commit_log=mode.node.open_commit_log,
@@ -544,7 +545,7 @@ def _assemble(
     tls: TlsAcceptor,
 ) -> Broker:
     now_ms = world.clock.wall_ms
-    persistence = Persistence(world.disk, world.workers, f"{config.store_path_root_dir}/config")
+    persistence = Persistence(store.world.disk, world.workers, f"{config.store_path_root_dir}/config")
     role = LiveRole(mode.first_role, world.clock)
     store.writability.role_refusal, store.is_replica = role.refusal, role.is_replica
     return Broker(

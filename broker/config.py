@@ -33,6 +33,7 @@ ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
 ASYNC_FLUSH, SYNC_FLUSH = "ASYNC_FLUSH", "SYNC_FLUSH"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+FILES, MEMORY = "default", "MEMORY"
 SHOWN_CHARACTERS = 60
 """How many characters of an unreadable text an error quotes."""
 NODE_ID = re.compile(r"[A-Za-z][0-9]+")
@@ -90,6 +91,12 @@ def _one_directory(value: str | None) -> str | None:
     if value is None or not re.search(r",|:/", value):  # RocketMQ's separator, and one that is often set instead
         return None
     return "one directory: RocketMQ's list of several, whose files this broker would not find, is not read"
+
+
+def _store_type(value: str) -> str | None:
+    if value in (FILES, MEMORY):
+        return None
+    return f"{FILES} or {MEMORY}: this broker keeps consume queues in files, and would not find those in RocksDB"
 
 
 _POSITIVE = _between(1, (1 << 63) - 1)
@@ -287,6 +294,8 @@ them for those of a super user. Nodes that share an `haSecret` need none."""
     """Nodes that should lead if they can, separated by `;`."""
     raft_dialect: str = _key("native", _one_of("native", "java"))
     """Our own key: `native` for groups of our own nodes, `java` for groups that include Apache nodes."""
+    store_type: str = _key(FILES, _store_type)
+    """Where the store is: `default` for files, `MEMORY` (DLedger's key) for a node whose store ends with its process."""
     raft_flush: str = _key("sync", _one_of("sync", "async"))
     """Our own key: whether a node acknowledges an entry when it is on the medium (`sync`), or when it is written (`async`)."""
     store_path_dledger_commit_log: str | None = _key(None, _one_directory, name="storePathDLedgerCommitLog")
@@ -313,6 +322,10 @@ them for those of a super user. Nodes that share an `haSecret` need none."""
             raise BadConfig("aclEnable", "true", "false with authenticationEnabled: one of the two decides")
         if self.authorization_enabled and not self.authentication_enabled:
             raise BadConfig("authorizationEnabled", "true", "false without authenticationEnabled: anybody could take any name")
+        if self.store_type == MEMORY and not self.enable_dleger_commit_log:
+            raise BadConfig(
+                "storeType", MEMORY, f"{FILES} without enableDLegerCommitLog: no other mode fills a lost store again"
+            )
         if self.enable_controller_mode:
             self._check_controller()
             return
@@ -341,6 +354,13 @@ them for those of a super user. Nodes that share an `haSecret` need none."""
             raise BadConfig("dLegerSelfId", self.dleger_self_id, "a letter and a number, such as n0")
         if self.raft_dialect == "java" and self.ha_secret:
             raise BadConfig("haSecret", "…", "empty with raftDialect=java: nodes of Apache's cannot prove that they know it")
+        if self.raft_dialect == "java" and self.store_type == MEMORY:
+            raise BadConfig(
+                "storeType",
+                MEMORY,
+                f"{FILES} with raftDialect=java: a node that has lost its store votes at once there, and could "
+                "elect a leader that lacks what was acknowledged",
+            )
         if not self.dleger_peers:
             raise BadConfig("dLegerPeers", "", "all nodes of the group, such as n0-127.0.0.1:40911;n1-127.0.0.1:40912")
 
@@ -434,7 +454,6 @@ broker does not start."""
 ONLY = {
     "totalReplicas": ("1", "copies are counted by inSyncReplicas and minInSyncReplicas here"),
     "readOnlyCommitLogStorePaths": ("", "this broker keeps its log in one directory, and would not find what is in others"),
-    "storeType": ("default", "this broker keeps consume queues in files, and would not find those in RocksDB"),
     "messageStorePlugIn": ("", "plug-ins of Java's message store cannot run here, and what they do would be missing"),
 }
 """Keys of RocketMQ that may have only one value here, and why."""

@@ -246,6 +246,11 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
             " of a majority may lose.",
             ours=OURS,
         ),
+        "storeType": Text(
+            "`default`: the store is in files. `MEMORY`: all of it is in the memory of the process, for tests and witnesses,"
+            " and the node comes back from each stop empty: [a store in memory](../operate/dledger.md#a-store-in-memory).",
+            ours="RocketMQ has no `MEMORY` here, only DLedger; `defaultRocksDB` stops the start.",
+        ),
         "storePathDLedgerCommitLog": Text(
             "The directory of the ledger; by default `dledger-` and the node's id in the store.",
             ours="One directory, not a list.",

@@ -1,6 +1,7 @@
 """A disk in the memory of this process: everything is gone when the process ends (satisfies `Disk`).
 
-It is for nodes that need no disk, as DLedger's `storeType = MEMORY`. Files are anonymous maps, as sparse as files on a disk.
+It is for nodes that need no disk (DLedger's `storeType=MEMORY`). Files are anonymous maps, as sparse as files on a disk. As on
+a disk, threads may work on different files at once, and on one file of which the size does not change.
 """
 
 from __future__ import annotations
@@ -123,7 +124,9 @@ class MemoryDisk:
         if content is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         self._check_directory(path)
-        content = self.files[path] = _Content(create_size)
+        content = _Content(create_size)
+        content.reserve(create_size)
+        self.files[path] = content
         return MemoryFile(content, read_only)
 
     def _check_directory(self, path: str) -> None:
@@ -165,9 +168,9 @@ class MemoryDisk:
     def remove_tree(self, path: str) -> None:
         if path not in self.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        for name in [name for name in self.files if name.startswith(f"{path}/")]:
+        for name in [name for name in list(self.files) if name.startswith(f"{path}/")]:
             del self.files[name]
-        self.directories -= {name for name in self.directories if name == path or name.startswith(f"{path}/")}
+        self.directories -= {name for name in list(self.directories) if name == path or name.startswith(f"{path}/")}
 
     def replace(self, source: str, target: str) -> None:
         self.open(source)
@@ -183,7 +186,7 @@ class MemoryDisk:
 
     def link_count(self, path: str) -> int:
         self.open(path)
-        return sum(content is self.files[path] for content in self.files.values())
+        return sum(content is self.files[path] for content in list(self.files.values()))
 
     def sync_directory(self, path: str) -> None:
         if path and path not in (".", "/") and path not in self.directories:
@@ -192,7 +195,7 @@ class MemoryDisk:
     def usage(self, path: str) -> DiskUsage:
         self._check_directory(f"{path}/file")
         total = physical_memory()
-        used = min(sum(content.size for content in self.files.values()), total)
+        used = min(sum(content.size for content in list(self.files.values())), total)
         return DiskUsage(total, used, total - used)
 
     def boot_id(self) -> str:
