@@ -28,6 +28,7 @@ from ..remoting.metrics import (
 from ..store.consumequeue import Unit
 from ..store.message_store import MessageStore
 from ..store.scrub import Scrubber
+from ..store.statuses import PutStatus
 from ..world.garbage import private_bytes
 from ..world.slices import in_slices
 from .clients import Consumers, Producers
@@ -79,9 +80,13 @@ class Metrics:
         yield latencies_of(self.latencies)
         yield turns_of(self.turns)
 
+    def _disk_full(self) -> bool:
+        return self.store.writability.status is PutStatus.DISK_FULL
+
     def _of_the_store(self) -> Iterator[Family]:
         store, log, scrubber = self.store, self.store.log, self.scrubber
         yield one("ledgermq_broker_takes_messages", "1 if sends are taken, else 0.", lambda: store.writability.refusal is None)
+        yield one("ledgermq_disk_full", "1 if sends are refused because the disk is full, else 0.", self._disk_full)
         yield one("ledgermq_private_memory_bytes", "Memory of this process alone, without mapped files.", private_bytes)
         yield one("ledgermq_broker_id", "The broker id: 0 for a master or leader.", lambda: self.role.broker_id)
         yield one("ledgermq_disk_used_ratio", "Used share of the disk of the commit log, 0 to 1.", store.disk_ratio)

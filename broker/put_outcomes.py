@@ -18,6 +18,7 @@ _CODES = {
     PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
     PutStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
     PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: ResponseCode.SYSTEM_ERROR,
+    PutStatus.DISK_FULL: ResponseCode.SERVICE_NOT_AVAILABLE,
     PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
 }
 assert _CODES.keys() == set(PutStatus), "every outcome of a put has an answer"

@@ -21,6 +21,7 @@ StoreError
 
 from __future__ import annotations
 
+import errno
 import shlex
 
 from .statuses import PutStatus
@@ -202,3 +203,8 @@ class NoSuchOffset(StoreError):
         self.offset = offset
         self.begin = begin
         self.end = end
+
+
+def is_full(error: Exception) -> bool:
+    """Whether a disk refused because it, or the quota of this user on it, has no room."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -6,7 +6,6 @@ synchronous, so nothing can come between assigning an offset and appending its r
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections import Counter
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ from ..world.events import get_logger
 from .commitlog import Done
 from .config import SCHEDULE_TOPIC
 from .dispatch import Derivable
-from .errors import AppendUnclear, BadQueueName, NotWritable, RecordTooLarge
+from .errors import AppendUnclear, BadQueueName, NotWritable, RecordTooLarge, is_full
 from .local_recovery import SECTOR
 from .names import queue_fault
 from .parts import StoreParts
@@ -110,6 +109,11 @@ class Writability:
         return self.hard_refusal or self.disk_refusal
 
     @property
+    def status(self) -> PutStatus:
+        """The status of a put that is refused."""
+        return PutStatus.DISK_FULL if self.disk_full and self.hard_refusal is None else PutStatus.SERVICE_NOT_AVAILABLE
+
+    @property
     def disk_refusal(self) -> str | None:
         """The reason if the disk prevents puts; else None."""
         if self.disk_full:
@@ -146,7 +150,7 @@ class PutSide(StoreParts):
         batch = _unsettled(len(messages))
         refusal = self.writability.refusal
         if refusal is not None:
-            return _refuse(batch, PutStatus.SERVICE_NOT_AVAILABLE, refusal)
+            return _refuse(batch, self.writability.status, refusal)
         if not messages or not self._all_legal(messages):
             return self._put_legal(messages, self._check(messages, batch), batch, together=together)
         try:
@@ -400,14 +404,15 @@ class PutSide(StoreParts):
         if isinstance(error, OSError):
             log.error("append_failed", reason=error.strerror or str(error), errno=error.errno)
             batch.remark = f"the log could not be written ({error.strerror or error}); the message was not stored"
+            if is_full(error):
+                status = PutStatus.DISK_FULL
+                self.writability.disk_full = True
+                self.writability.disk_state = f" ({self.config.commit_log_directory}: {error.strerror})"
             if isinstance(error, AppendUnclear):
                 status = PutStatus.UNKNOWN_ERROR
                 batch.remark = (
                     f"the log could not be written ({error.strerror or error}); whether the message is stored is unknown"
                 )
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                self.writability.disk_full = True
-                self.writability.disk_state = f" ({self.config.commit_log_directory}: {error.strerror})"
         else:
             batch.remark = f"the log takes no messages: {error}; the message was not stored"
             if isinstance(error, NotWritable):

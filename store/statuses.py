@@ -18,6 +18,8 @@ class PutStatus(Enum):
     PROPERTIES_SIZE_EXCEEDED = auto()
     OS_PAGE_CACHE_BUSY = auto()
     IN_SYNC_REPLICAS_NOT_ENOUGH = auto()
+    DISK_FULL = auto()
+    """The disk has no room; RocketMQ has no such status, and the answer has its SERVICE_NOT_AVAILABLE."""
     UNKNOWN_ERROR = auto()
 
     @property

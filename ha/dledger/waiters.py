@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import attrs
 
+from ...store.errors import is_full
 from ..errors import TooManyPending
 from ..raft.errors import Refused, TransferInProgress
 from ..raft.units import LogIndex
@@ -38,7 +39,9 @@ def code_of_refusal(error: Exception) -> Code:
         return Code.LEADER_TRANSFERRING
     if isinstance(error, TooManyPending):
         return Code.LEADER_PENDING_FULL
-    return Code.NOT_LEADER if isinstance(error, Refused) else Code.DISK_ERROR
+    if isinstance(error, Refused):
+        return Code.NOT_LEADER
+    return Code.DISK_FULL if is_full(error) else Code.DISK_ERROR
 
 
 Done = Callable[[Outcome], None]

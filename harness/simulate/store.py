@@ -43,7 +43,10 @@ RESERVED_HOURS, HOUR_MS = 1, 3_600_000
 """How long a segment is kept after its last change."""
 CATCH_UP_SECONDS = 20.0
 """Virtual time after which a store without faults must have accepted a message and dispatched everything."""
-_REFUSALS = (PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.MESSAGE_ILLEGAL, PutStatus.CREATE_MAPPED_FILE_FAILED)
+_REFUSALS = (
+    *(PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.DISK_FULL),
+    *(PutStatus.MESSAGE_ILLEGAL, PutStatus.CREATE_MAPPED_FILE_FAILED),
+)
 _BORN_HOST = encode_host("10.0.0.1", 4711)
 
 

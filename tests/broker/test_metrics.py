@@ -54,13 +54,18 @@ async def test_messages_lags_and_members_have_the_names_of_rocketmq(tmp_path: Pa
         await desk.settled()
         desk.broker.offsets.commit("g1", "T1", 0, 1)
         found = samples(await text_of(desk))
+        desk.broker.store.writability.disk_full = True
+        full = samples(await text_of(desk))
 
     assert found["rocketmq_messages_in_total", labels(topic="T1")] == 3
     assert found["rocketmq_throughput_in_total", labels(topic="T1")] > 300
     assert found["rocketmq_consumer_lag_messages", labels(topic="T1", consumer_group="g1")] == 2
     assert found["rocketmq_storage_size", labels()] > 300
     assert found["rocketmq_storage_dispatch_behind_bytes", labels()] == 0
-    assert found["ledgermq_broker_takes_messages", labels()] == 1
+    assert [(of["ledgermq_broker_takes_messages", labels()], of["ledgermq_disk_full", labels()]) for of in (found, full)] == [
+        (1, 0),
+        (0, 1),
+    ]
 
 
 async def test_the_age_of_what_a_group_lags_behind_is_that_of_its_oldest_message(tmp_path: Path) -> None:

@@ -96,18 +96,20 @@ async def test_the_delay_topic_keeps_due_times_for_tags_codes(tmp_path: Path) ->
 
 
 async def test_a_full_disk_is_answered_as_such_and_recovers(autojump_clock: trio.testing.MockClock) -> None:
-    """ENOSPC refuses the put with SERVICE_NOT_AVAILABLE, leaves no gap, and puts go on when there is space again."""
+    """ENOSPC refuses the put with DISK_FULL, and later puts too; no gap is left, and puts go on when there is space."""
     disk = SimDisk()
     async with simulated_store(disk) as store:
         store.put([incoming()])
         disk.faults.capacity = 0
         full = store.put([incoming(bytes(2000))])
+        later = store.put([incoming()])
         disk.faults.capacity = None
         await trio.sleep(store.config.clean_resource_interval / 1000 + 1)
         after = store.put([incoming()])
 
-    assert full.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
+    assert full.statuses == later.statuses == [PutStatus.DISK_FULL]
     assert "not stored" in full.remark
+    assert "the disk is full" in later.remark
     assert after.statuses == [PutStatus.PUT_OK]
     assert after.queue_offsets == [1]
 
@@ -185,6 +187,7 @@ async def test_a_store_that_must_not_take_messages_says_why(tmp_path: Path, flag
     """A slave and a stopping broker refuse puts with SERVICE_NOT_AVAILABLE and their reason."""
     async with small_store(tmp_path) as store:
         setattr(store.writability, flag, value)
+        store.writability.disk_full = True  # whose reason it is not
         batch = store.put([incoming()])
 
         assert batch.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 
 import pytest
 from hypothesis import given
@@ -138,6 +139,7 @@ def test_a_refusal_has_the_code_of_java() -> None:
     assert code_of_refusal(TransferInProgress(N0)) == 506
     assert code_of_refusal(TooManyPending(10)) == 503
     assert code_of_refusal(OSError()) == 414
+    assert code_of_refusal(OSError(errno.ENOSPC, "No space left on device")) == 415
 
 
 @pytest.mark.parametrize("field", ["index", "pos"])
