@@ -152,12 +152,8 @@ class JavaCore(JavaState):
             raise ChangeRefused(f"leadership cannot be transferred to {target} now; nothing was transferred")
         election.start_transfer(self, target)
 
-    def read_index(self, context: Any, *, lease: bool = False) -> None:
-        """Ask for the index up to which the log must be applied before a read that begins now; only as leader, never by lease.
-
-        Java nodes vote without regard to leases, so a lease proves nothing.
-        """
-        del lease
+    def read_index(self, context: Any) -> None:
+        """Ask for the index up to which the log must be applied before a read that begins now; only as leader."""
         request_read(self, context)
 
     def reconnected(self, peer: PeerId) -> None:

@@ -97,8 +97,6 @@ class Raft(State):
             commit_index,
         )
         node._reported_hard = (hard_state.term, hard_state.vote)
-        if not settings.lease_ticks:
-            node.heard_tick = -settings.election_ticks_min
         if raft_log.last_term > node.term:
             node.term, node.vote = raft_log.last_term, node.vote if node.forgetful else None
         node.timers.election.start(node.draw_election_ticks())
@@ -312,19 +310,15 @@ class Raft(State):
             raise NotLeader(self.leader)
         transfer.start(self, self.leadership, target)
 
-    def read_index(self, context: Any, *, lease: bool = False) -> None:
+    def read_index(self, context: Any) -> None:
         """Ask for an index up to which the log must be applied before a read that begins now may be answered.
 
         The answer is a `ReadState` with this context in a later Ready. A follower asks its leader; that answer may get lost.
 
-        Args:
-            lease: answer at once if the lease is valid. The owner must first call `tick` for all the time that has passed on
-                its clock, otherwise a process that was suspended treats an expired lease as valid.
-
         Raises:
             NotLeader: no leader is known.
         """
-        reading.request_read(self, context, lease=lease)
+        reading.request_read(self, context)
 
     def reconnected(self, peer: PeerId) -> None:
         """Handle a new connection to a peer: messages in flight may be lost, and the peer may have restarted."""

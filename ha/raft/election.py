@@ -96,8 +96,8 @@ def on_vote_request(state: State, request: VoteRequest) -> None:
     """Vote for the first candidate of a term whose log is not behind, and for no other in that term (Raft §5.2, §5.4.1).
 
     A node without any configuration is new or has lost its disk. It does not know its earlier votes and grants nothing.
-    A node may have learned of this term while it was bound to the leader of an earlier one, whose lease it has confirmed. It
-    grants nothing until that lease has ended.
+    A node may have learned of this term while it hears the leader of an earlier one. It grants nothing while it does (thesis
+    §4.2.3).
     """
     granted = (
         state.vote in {None, request.sender}

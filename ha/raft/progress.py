@@ -52,8 +52,6 @@ class Replicator:
     """The leader's tick when the follower last answered; a new follower begins with the tick at which it was added."""
     confirmed_round: int = 0
     """The number of the newest round of heartbeats that the follower answered."""
-    confirmed_tick: int = -1
-    """The tick when that round was sent; for an election time-out from then on the follower grants no vote (the lease)."""
     match_round: int = 0
     """The newest round when `match_index` last grew; in answers to later rounds `durable_index` must be at least as high."""
     stalled_match: LogIndex = NO_INDEX

@@ -1,4 +1,4 @@
-"""Linearizable reads without an entry in the log: read-index and lease reads (thesis §6.4).
+"""Linearizable reads without an entry in the log: read-index (thesis §6.4).
 
 Invariant: a read is answered with an index only if a majority has confirmed that this node was the leader at some moment
 between the request and the answer, and the index covers everything that was committed when the request arrived.
@@ -17,11 +17,11 @@ from .state import Leadership, PendingRead, State
 from .units import LogIndex
 
 
-def request_read(state: State, context: Any, *, lease: bool) -> None:
+def request_read(state: State, context: Any) -> None:
     """Ask for the index up to which the log must be applied before a read that begins now may be answered."""
     led = state.leadership
     if led is not None:
-        _enqueue(state, led, PendingRead(context, state.id), lease=lease)
+        _enqueue(state, led, PendingRead(context, state.id))
     elif state.leader is not None and state.role is Role.FOLLOWER:
         state.send(ReadIndexRequest(state.id, state.leader, state.term, context))
     else:
@@ -33,7 +33,7 @@ def on_read_index_request(state: State, request: ReadIndexRequest) -> None:
     if state.leadership is None:
         state.send(ReadIndexResponse(state.id, request.sender, state.term, request.context, None))
     else:
-        _enqueue(state, state.leadership, PendingRead(request.context, request.sender), lease=False)
+        _enqueue(state, state.leadership, PendingRead(request.context, request.sender))
 
 
 def on_read_index_response(state: State, response: ReadIndexResponse) -> None:
@@ -41,35 +41,17 @@ def on_read_index_response(state: State, response: ReadIndexResponse) -> None:
     state.read_states.append(ReadState(response.context, response.index))
 
 
-def _enqueue(state: State, led: Leadership, read: PendingRead, *, lease: bool) -> None:
+def _enqueue(state: State, led: Leadership, read: PendingRead) -> None:
     if len(led.reads) >= state.settings.pending_reads_max:
         answer(state, read, None)
         return
     if state.commit_index >= led.term_start_index:
         read.index = state.commit_index
-        if lease and lease_valid(state, led):
-            answer(state, read, read.index)
-            return
     # The next round begins after the read arrived, so its confirmation is valid for the read.
     read.round = led.round + 1
     led.round_due = True
     led.reads.append(read)
     confirm_reads(state, led)
-
-
-def lease_valid(state: State, led: Leadership) -> bool:
-    """Whether a majority is still bound to this leader, counted from the time when the confirmed heartbeats were sent.
-
-    A follower that answered a heartbeat grants no vote to other nodes for `election_ticks_min` of its own ticks; `lease_ticks`
-    is shorter by the tolerated clock drift. A transfer intentionally breaks that rule, so there is no lease for the rest of
-    the term.
-    """
-    if led.timeout_now_sent or state.settings.lease_ticks == 0:
-        return False
-    confirmed = {replicator.peer: replicator.confirmed_tick for replicator in led.group}
-    confirmed[state.id] = state.now
-    since = quorum_value(confirmed, state.configuration)
-    return since >= 0 and state.now - since < state.settings.lease_ticks
 
 
 def confirm_reads(state: State, led: Leadership) -> None:

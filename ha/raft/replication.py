@@ -73,9 +73,6 @@ def start_round(state: State, led: Leadership) -> None:
     """Send one round of heartbeats to all other members."""
     led.round += 1
     led.round_due = False
-    led.round_ticks.append((led.round, state.now))
-    while state.now - led.round_ticks[0][1] > state.settings.election_ticks_max:
-        led.round_ticks.popleft()
     for replicator in led.group:
         state.send(Heartbeat(state.id, replicator.peer, state.term, state.commit_index, led.round))
     state.timers.heartbeat.start(state.settings.heartbeat_ticks)
@@ -134,11 +131,7 @@ def on_heartbeat_response(state: State, led: Leadership, response: HeartbeatResp
         state.send(Regressed(state.id, replicator.peer, state.term))  # until it asks for what it has forgotten
         return
     replicator.contact_tick = state.now
-    if response.round > replicator.confirmed_round:
-        replicator.confirmed_round = response.round
-        # Rounds are numbered without gaps, so the number of a round gives its position in the list.
-        place = response.round - led.round_ticks[0][0]
-        replicator.confirmed_tick = led.round_ticks[place][1] if 0 <= place < len(led.round_ticks) else -1
+    replicator.confirmed_round = max(replicator.confirmed_round, response.round)
     has_less = response.round > replicator.match_round and response.durable_index < replicator.match_index
     if has_less or response.durable_index < state.acknowledged.get(replicator.peer, NO_INDEX):
         _on_regress(state, replicator, response)

@@ -22,9 +22,6 @@ class Settings:
     """Election and vote time-outs are random numbers in [min, max]. A leader without a majority for this long steps down."""
     turn_ticks: int = 3
     """When the connection from the leader has ended, the voters campaign one after another, this many ticks apart."""
-    lease_ticks: int = 12
-    """A leader that a majority confirmed less than this long ago may serve reads without another round. The difference
-    to `election_ticks_min` is the clock drift that we tolerate: here 20 percent. 0 switches lease reads off."""
     transfer_ticks: int = 30
     """A transfer of leadership that has not succeeded after this long is aborted."""
     preferred_check_ticks: int = 50
@@ -61,5 +58,3 @@ class Settings:
                 "time-outs must grow: 0 < heartbeat_ticks < election_ticks_min <= election_ticks_max "
                 f"(got {self.heartbeat_ticks}, {self.election_ticks_min}, {self.election_ticks_max})"
             )
-        if not 0 <= self.lease_ticks < self.election_ticks_min:
-            raise ValueError(f"'lease_ticks' must be 0..{self.election_ticks_min - 1} (got {self.lease_ticks})")

@@ -6,7 +6,6 @@ is the interface that receives ticks, messages and proposals.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -48,16 +47,12 @@ class Leadership:
     """The first index that an entry of this term can have."""
     group: ReplicatorGroup = attrs.field(factory=ReplicatorGroup)
     round: int = 0
-    round_ticks: deque[tuple[int, int]] = attrs.field(factory=deque[tuple[int, int]])
-    """The latest rounds of heartbeats: the number of each and the tick when it was sent."""
     commit_due: bool = False
     """Whether the commit index is sent now, also to followers for which there are no entries."""
     round_due: bool = False
     """Whether reads wait for a round that has not begun."""
     reads: list[PendingRead] = attrs.field(factory=list[PendingRead])
     transfer_to: PeerId | None = None
-    timeout_now_sent: bool = False
-    """Whether a TimeoutNow was sent. Its receiver may campaign much later, so there is no lease for the rest of the term."""
     preferred_tick: int | None = None
     """The tick of the last transfer to a preferred node, which has failed if this node still leads."""
     preferred_wait: int = 0
@@ -95,8 +90,8 @@ class State:
     now: int = 0
     """Ticks since the node started."""
     heard_tick: int = 0
-    """The tick of the last message from a leader. With leases, a node starts as if it had just received one, because it may
-    have confirmed a lease before it crashed."""
+    """The tick of the last message from a leader. A node starts as if it had just received one: its leader may be alive, and
+    its restart must help nobody to depose it."""
     acked_index: LogIndex = NO_INDEX
     """The largest `match_index` that was sent to the leader of this term."""
     ack_due: bool = False

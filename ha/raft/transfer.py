@@ -30,12 +30,11 @@ def start(state: State, led: Leadership, target: PeerId) -> None:
 def on_progress(state: State, led: Leadership, replicator: Replicator) -> None:
     """Ask the target of the transfer to campaign once it has acknowledged all entries."""
     if replicator.peer == led.transfer_to and replicator.match_index == state.log.last_index:
-        led.timeout_now_sent = True
         state.send(TimeoutNow(state.id, replicator.peer, state.term))
 
 
 def abort(led: Leadership) -> None:
-    """Abort a transfer that took too long: this leader accepts entries again, without a lease if the target was asked."""
+    """Abort a transfer that took too long: this leader accepts entries again."""
     led.transfer_to = None
 
 
@@ -44,7 +43,6 @@ def nominate_successor(state: State, led: Leadership) -> None:
     candidates = [replicator for replicator in led.group if replicator.peer in state.configuration.voters]
     if candidates:
         best = max(candidates, key=lambda replicator: (replicator.match_index, replicator.peer))
-        led.timeout_now_sent = True
         state.send(TimeoutNow(state.id, best.peer, state.term))
 
 

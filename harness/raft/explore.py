@@ -5,7 +5,7 @@ a sync, a client's entry, a retry of a leader, or a crash after which any prefix
 Messages arrive in any order, and one that is never delivered is lost. Every reached state is checked; states that differ only
 in the names of the nodes count as one. Since the search is breadth-first, the first violation has a shortest trace.
 
-Time is left out, and with it what depends on time: pre-votes, answers to heartbeats, and leases. Elections can begin at
+Time is left out, and with it what depends on time: pre-votes and answers to heartbeats. Elections can begin at
 any moment, which is more than the real timers allow. In a world without crashes every write is synced at once.
 """
 
@@ -104,7 +104,6 @@ def _copied(led: Leadership) -> Leadership:
         copied = group.replicators[peer] = copy.copy(replicator)
         copied.inflight = deque(replicator.inflight)
     led.group = group
-    led.round_ticks = deque(led.round_ticks)
     return led
 
 

@@ -139,21 +139,6 @@ def _vote_for_everybody(original: Any) -> Any:
     return on_vote_request
 
 
-def _lease_without_end(_: Any) -> Callable[[Any, Any], Any]:
-    return lambda state, led: True
-
-
-def _lease_through_a_transfer(original: Any) -> Any:
-    def lease_valid(state: Any, led: Any) -> bool:
-        sent, led.timeout_now_sent = led.timeout_now_sent, False
-        try:
-            return bool(original(state, led))
-        finally:
-            led.timeout_now_sent = sent
-
-    return lease_valid
-
-
 def _read_unconfirmed(_: Any) -> Any:
     def confirm_reads(state: Any, led: Any) -> None:
         if state.commit_index >= led.term_start_index:
@@ -232,8 +217,6 @@ RAFT_BUGS: tuple[Planted, ...] = (
     ("raft: apply twice after a snapshot", following, "on_install_snapshot", _apply_again_after_a_snapshot),
     ("raft: vote for a log that is behind", RaftLog, "is_up_to_date", _any_log_will_do),
     ("raft: vote twice in a term", election, "on_vote_request", _vote_for_everybody),
-    ("raft: read under a lease without end", reading, "lease_valid", _lease_without_end),
-    ("raft: keep the lease through a transfer", reading, "lease_valid", _lease_through_a_transfer),
     ("raft: read without asking a majority", reading, "confirm_reads", _read_unconfirmed),
     ("raft: read before an entry of the term is committed", reading, "confirm_reads", _read_before_the_barrier),
     ("raft: believe a sync from before a truncation", RaftLog, "mark_durable", _believe_every_sync),

@@ -35,7 +35,6 @@ SETTINGS = Settings(
     commit_ticks=0,
     election_ticks_min=6,
     election_ticks_max=12,
-    lease_ticks=4,
     transfer_ticks=12,
 )
 

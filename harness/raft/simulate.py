@@ -39,7 +39,6 @@ SETTINGS = Settings(
     heartbeat_ticks=2,
     election_ticks_min=6,
     election_ticks_max=12,
-    lease_ticks=4,
     transfer_ticks=12,
     preferred_check_ticks=10,
     preferred_retry_ticks=10,
@@ -72,7 +71,6 @@ class RaftDraw:
     fault_every: float
     membership: bool
     compaction: bool
-    leases: bool
     disk_loss: bool
     preferred: bool
     returns: bool
@@ -97,7 +95,6 @@ class RaftDraw:
             fault_every=rng.choice((5.0, 12.0, 40.0)),
             membership=rng.random() < 0.5,
             compaction=rng.random() < 0.4,
-            leases=rng.random() < 0.5,
             disk_loss=rng.random() < 0.2,
             preferred=rng.random() < 0.2,
             returns=rng.random() < 0.6,
@@ -122,7 +119,7 @@ class RaftRun:
         rng = random.Random(draw.seed)  # noqa: S311 - never secrets
         names = [PeerId(f"n{number}") for number in range(draw.nodes)]
         preferred = frozenset({names[0]} if draw.preferred else ())
-        world = World(rng, attrs.evolve(SETTINGS, preferred=preferred, lease_ticks=SETTINGS.lease_ticks if draw.leases else 0))
+        world = World(rng, attrs.evolve(SETTINGS, preferred=preferred))
         world.loss, world.duplication, world.delay_max = draw.loss, draw.duplication, draw.delay_max
         world.late_max, world.crash_voters = draw.late_max, draw.crash_voters
         run = cls(draw, world, founders=Configuration(tuple(names)))
@@ -172,7 +169,7 @@ class RaftRun:
         if alive:
             node = self.world.rng.choice(leaders if leaders and self.world.rng.random() < 0.7 else alive)
             self.contexts += 1
-            self.world.read(node, self.contexts, lease=self.draw.leases and self.world.rng.random() < 0.7)
+            self.world.read(node, self.contexts)
 
     def transfer(self) -> None:
         for node in self.world.leaders():
@@ -184,29 +181,7 @@ class RaftRun:
             else:
                 self.world.counts["transfer"] += 1
                 self.world.note(f"{node.id} transfers to {target}")
-                if self.draw.leases:
-                    self._trap(node)
             self.world.pump(node)
-
-    def _trap(self, leader: SimNode) -> None:
-        """Isolate a leader that has just let another node campaign, and read from it while its lease may still seem valid."""
-        world = self.world
-
-        def propose_elsewhere() -> None:
-            for other in world.leaders():
-                if other is not leader and world.now < self.faults_end:
-                    self.propose_to(other)
-
-        def read() -> None:
-            if leader.up and world.now < self.faults_end:
-                self.contexts += 1
-                world.read(leader, self.contexts, lease=True)
-
-        world.after(self.draw.delay_max, lambda: world.isolate(leader.id))
-        for _ in range(4):
-            world.after(world.rng.uniform(1, 4), propose_elsewhere)
-            world.after(world.rng.uniform(1, 4), read)
-        world.after(6, world.cut.clear)
 
     def compact(self) -> None:
         node = self.world.rng.choice(list(self.world.nodes.values()))

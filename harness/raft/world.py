@@ -322,12 +322,12 @@ class World:
         if committed:
             self.checker.majority_stores(self.nodes, node.raft.configuration, task.last_index, task.term, node.id)
 
-    def read(self, node: SimNode, context: int, *, lease: bool) -> None:
+    def read(self, node: SimNode, context: int) -> None:
         """Read at a node as a client; the answer must be linearizable."""
         if node.raft.leadership is None and (node.raft.leader is None or node.raft.role is not Role.FOLLOWER):
             return
         node.waiting_reads[context] = self.checker.acknowledged_index
-        node.raft.read_index(context, lease=lease)
+        node.raft.read_index(context)
         self.pump(node)
 
     def _finish_reads(self, node: SimNode) -> None:

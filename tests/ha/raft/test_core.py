@@ -201,7 +201,7 @@ def test_snapshot_that_a_lost_connection_held_is_sent_again_over_the_next_one() 
 
 
 def test_vote_of_a_term_that_was_learned_while_a_leader_was_heard_is_not_given() -> None:
-    """Node b has confirmed the lease of a in term 1; a late message tells it of term 2, in which c campaigns."""
+    """Node b hears a in term 1; a late message tells it of term 2, in which c campaigns."""
     group = Group.of("abcde")
     group.elect("a")
     group.tick(5)

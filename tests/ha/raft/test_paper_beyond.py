@@ -272,23 +272,6 @@ def test_deposed_leader_refuses_the_reads_that_wait() -> None:
         leader.raft.read_index("another")
 
 
-def test_lease_ends_before_others_may_vote() -> None:
-    """Thesis §6.4.1: the lease is shorter than the time in which followers grant no votes."""
-    group = Group.of("abc")
-    leader = group.elect("a")
-    group.tick(5)
-    leader.raft.read_index("within", lease=True)
-    leader.process()
-    assert leader.reads == {"within": 0}
-
-    group.isolate("a")
-    leader.raft.tick(leader.settings.lease_ticks + leader.settings.heartbeat_ticks)
-    leader.raft.read_index("after", lease=True)
-    leader.process()
-
-    assert "after" not in leader.reads
-
-
 # ---------------------------------------------------------------- thesis: transfer and pre-vote
 
 

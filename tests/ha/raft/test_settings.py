@@ -14,10 +14,3 @@ def test_time_outs_that_do_not_grow_are_refused(heartbeat: int, election_min: in
     """A follower would campaign although its leader is alive."""
     with pytest.raises(ValueError, match=rf"time-outs must grow.*\(got {heartbeat}, {election_min}, {election_max}\)"):
         Settings(heartbeat_ticks=heartbeat, election_ticks_min=election_min, election_ticks_max=election_max)
-
-
-@pytest.mark.parametrize("ticks", [-1, 15])
-def test_lease_that_outlasts_the_promise_of_the_followers_is_refused(ticks: int) -> None:
-    """A follower may vote for another node after `election_ticks_min`, so a lease has to end before."""
-    with pytest.raises(ValueError, match=rf"'lease_ticks' must be 0\.\.14 \(got {ticks}\)"):
-        Settings(lease_ticks=ticks)

@@ -32,7 +32,6 @@ FAULTS = (
 RARE = (
     "do not sync the vote",
     "vote twice in a term",
-    "under a lease without end",
     "without asking a majority",
     "from before a truncation",
 )
@@ -40,16 +39,19 @@ RARE = (
 
 
 FOUND_LATE = {
-    "vote after the loss of the disk": 121,
-    "remember at the first word of a leader": 644,
+    "vote after the loss of the disk": 32,
+    "remember at the first word of a leader": 128,
 }
 """Planted bugs that one in a hundred seeds finds, and such a seed."""
+
+A_LATE_VOTE = 78
+"""A seed in which votes win that arrive late, as in one of thirty."""
 
 
 def test_groups_keep_every_claim_under_every_fault() -> None:
     """Safety while faults happen, liveness after they end; every kind of fault is among them."""
     counts = Counter[str]()
-    for seed in range(30):
+    for seed in (*range(30), A_LATE_VOTE):
         outcome = simulate_raft(seed)
         counts += outcome.faults
         assert outcome.violations == [], f"seed {seed}"
