@@ -13,6 +13,7 @@ import trio
 
 from ...message.fields import Buffer
 from ...store.commitlog import Appended, Done, RawCommitLog
+from ...store.errors import NotWritable
 from ...store.expiry import Expiry
 from ...store.statuses import PutStatus
 from ...store.wrapping_log import WrappingCommitLog
@@ -37,6 +38,8 @@ class ClassicCommitLog(WrappingCommitLog[RawCommitLog]):
     """Called after every append, because there is more to send; it must do no I/O."""
     on_awaited: Callable[[], None] = _nobody
     """Called when a put begins to wait for slaves, so that its bytes are sent now."""
+    refusal: str | None = None
+    """Why this master may not append anything now; None if it may."""
     _expiry: Expiry = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -51,6 +54,8 @@ class ClassicCommitLog(WrappingCommitLog[RawCommitLog]):
         return True
 
     def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:
+        if self.refusal is not None:
+            raise NotWritable(self.refusal)
         least = self.settings.min_in_sync_replicas
         if self.settings.sync_master and least > 1:
             found = self.acks.in_sync_replicas(self.inner.max_offset)
@@ -65,7 +70,11 @@ class ClassicCommitLog(WrappingCommitLog[RawCommitLog]):
 
     def lead(self, settings: HaSettings, acks: Acknowledgements) -> None:
         """Begin with these acknowledgements, under these settings."""
-        self.settings, self.acks = settings, acks
+        self.settings, self.acks, self.refusal = settings, acks, None
+
+    def refuse(self, reason: str | None) -> None:
+        """Refuse all appends from now on for this reason; None accepts them again."""
+        self.refusal = reason
 
     def stop_leading(self) -> None:
         """Answer the puts that wait for slaves as stored here and not confirmed by enough slaves."""

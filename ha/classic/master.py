@@ -234,6 +234,8 @@ class HAService:
     """The epoch for which a controller has elected this master; None where none elects."""
     port: int = 0
     """The port to which slaves connect, once `run` has started."""
+    on_refusal: Callable[[str | None], None] = lambda _: None
+    """Called with why nothing may be appended now, and with None when all may be."""
     on_fresh_slave: Callable[[int], None] | None = None
     """Called with the physical offset from which on a slave with an empty log is sent the log."""
     sent_end: int = 0
@@ -253,8 +255,6 @@ class HAService:
         """
         listeners = list(await self._listen())
         self.port = self.network.listener_port(listeners[0])
-        # The epoch begins where recovery ended, even if puts are stored before it could be saved: what a slave holds behind
-        # that point is not what this master writes there.
         recovered_end = self.sent_end = self.log.max_offset
         begun = await self._begin_epoch(recovered_end)
         async with trio.open_nursery() as nursery:
@@ -273,7 +273,8 @@ class HAService:
 
     async def _serve(self, listeners: list[Listener[Stream]], recovered_end: int, begun: bool) -> None:
         while not begun:
-            # On a full disk the broker must still start, so that it can be read; slaves wait in the backlog meanwhile.
+            # On a full disk the broker must still start, so that it can be read. Slaves wait in the backlog meanwhile, and
+            # nothing is appended: after a crash it would count as part of an earlier epoch, which other nodes have as well.
             await trio.sleep(EPOCH_RETRY_SECONDS)
             begun = await self._begin_epoch(recovered_end)
         await trio.serve_listeners(self._accept, listeners)
@@ -286,8 +287,11 @@ class HAService:
         try:
             await self.workers.run(self.epoch_file.save, epochs)
         except OSError as error:
-            log.error("ha_epoch_not_kept", reason=error.strerror or str(error))
+            reason = error.strerror or str(error)
+            log.error("ha_epoch_not_kept", reason=reason)
+            self.on_refusal(f"the epoch of this master cannot be written down ({reason}), and nothing is stored before that")
             return False
+        self.on_refusal(None)
         self.epochs = epochs
         last = epochs.last
         assert last is not None

@@ -189,7 +189,7 @@ class ClassicNode:
             epoch=term or None,
         )
         log.on_appended, log.on_awaited = service.log_grew, service.transfer_now
-        service.on_fresh_slave = self._append_queue_ends
+        service.on_fresh_slave, service.on_refusal = self._append_queue_ends, log.refuse
         self._local.on_readable.append(service.log_grew)
         await self._begin(service.run)
 

@@ -65,6 +65,8 @@ class SetWatch(ElectionWatch):
     on_loss: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     """Called when such a member is elected, because there is no other one: acknowledged messages may be lost by that."""
     losses: int = 0
+    ask_controllers: Callable[[], None] = lambda: None
+    """Takes note of what the controllers know."""
     _takes: dict[str, int] = attrs.field(factory=dict[str, int])
     """The term of each node that accepts messages."""
     _views: dict[str, _View] = attrs.field(factory=dict[str, "_View"])
@@ -73,7 +75,12 @@ class SetWatch(ElectionWatch):
     def follow(self, node: Node, broker: Broker) -> None:
         """Watch a node that has just started."""
         view = _View(self, node.host, elected_node_of(broker)._local)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-        view.log.on_readable.append(view.compare)
+
+        def compare() -> None:
+            self.ask_controllers()  # who was elected since the last look may rightly have lost something
+            view.compare()
+
+        view.log.on_readable.append(compare)
         self._views[node.host] = view
 
     def learn(self, known: KnownSet) -> None:
@@ -146,17 +153,22 @@ class SetScene(ElectingScene):
 
     async def run_watch(self) -> None:
         """Look at all nodes until cancelled."""
+        self.watch.ask_controllers = self.ask_controllers
         while True:
             self.look()
             await trio.sleep(LOOK_SECONDS)
 
     def look(self) -> None:
         """Look at all nodes."""
+        self.ask_controllers()
+        self.watch.look(self.nodes)
+
+    def ask_controllers(self) -> None:
+        """Take note of the newest set that a controller knows."""
         for process in self.controllers:
             if process.server is not None and (one := process.server.node.state.sets.get(NAME)) is not None:
                 members = frozenset(one.replicas[member].address for member in one.in_sync)
                 self.watch.learn(KnownSet(one.master_epoch, one.in_sync_epoch, one.master_address or "", members))
-        self.watch.look(self.nodes)
 
     def find_leader(self) -> Node | None:
         term = self.watch.known.term
