@@ -61,7 +61,8 @@ class ClassicReplication(Replication[Node]):
     def _before_cut(self, offset: int) -> None:
         """Copy the tables of the master again, because the log will lack what this slave has derived behind `offset`.
 
-        The master has lost these events. What groups have committed in them is handed back to it.
+        The master has lost these events. What groups have committed in them is handed back to it. Leases in them stay here:
+        one too many ends a minute after this node became master, and one too few would let two consumers read one queue.
         """
         files = self.persistence.log_offsets  # a slave that has just started has derived nothing yet
         derived = max(self.store.dispatcher.dispatched_offset, *files.values(), 0)

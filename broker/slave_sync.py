@@ -10,7 +10,7 @@ import attrs
 import orjson
 import trio
 
-from ..ha.classic.sync import ONLY_LOGGED_FIELD, TABLES_LOG_OFFSET
+from ..ha.classic.sync import ONLY_LOGGED_FIELD, TABLES_APPENDED, TABLES_LOG_OFFSET
 from ..ha.classic.table_proofs import NONCE_FIELD, PROOF_FIELD, node_credentials, table_proof
 from ..message.json import dumps
 from ..remoting.codes import RequestCode, ResponseCode
@@ -71,6 +71,7 @@ class SlaveSync:
         """45: how far delayed messages have been delivered, and whether slaves derive the tables, so that they need not ask."""
         self._check(request)
         content = self.tables.delay.to_json()
+        content[TABLES_APPENDED] = True
         if self.tables.in_log:
             content[TABLES_LOG_OFFSET] = self.store.dispatcher.dispatched_offset
         return self._proved(request, dumps(content))

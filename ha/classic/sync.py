@@ -48,6 +48,8 @@ PUSHES_MAX = 1000
 
 PART_BYTES = 128 * 1024
 """How much JSON of the master's offsets is read in one turn of the event loop, which takes about 5 ms."""
+TABLES_APPENDED = "tablesAppended"
+"""Our field in the answer to 45: the master appends changes of its tables to its log, even if that has not all of them yet."""
 TABLES_LOG_OFFSET = "tablesLogOffset"
 """Our own key in a master's answer about delayed messages: its tables have all events before this offset, no other change."""
 ONLY_FORWARD_FIELD = "onlyForward"
@@ -297,7 +299,7 @@ class ConfigSync:
         stored = await self._ask(channel, RequestCode.GET_ALL_DELAY_OFFSET)
         end = stored.pop(TABLES_LOG_OFFSET, None)
         self._masters_end = None if end is None else long_of(end)
-        self.tables.heard_of_master(appends=end is not None)
+        self.tables.heard_of_master(appends=stored.pop(TABLES_APPENDED, None) is True)
         if self._masters_end is None or not self.tables.in_log:
             self.tables.take_delay_offsets(stored)
 

@@ -205,6 +205,8 @@ async def test_slaves_are_answered_with_the_tables(tmp_path: Path) -> None:
         assert "g" in groups["subscriptionGroupTable"]
         assert b'"T1@g":{3:9}' in offsets
         assert delays["offsetTable"].keys() == {str(level) for level in range(1, 19)}
+        assert delays["tablesAppended"] is True
+        assert delays["tablesLogOffset"] == desk.broker.store.dispatcher.dispatched_offset
         assert status["master"] is True
         assert status["masterCommitLogMaxOffset"] == desk.broker.store.log.max_offset
 

@@ -234,7 +234,9 @@ async def test_one_round_brings_every_table() -> None:
 async def test_a_master_whose_tables_are_in_its_log_is_asked_for_nothing_else() -> None:
     """Only what consumers have committed here is handed to it, and only forward; what it has come to itself stays."""
     master, tables = (
-        Master({**BODIES, RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:5},"tablesLogOffset":700}'}),
+        Master(
+            {**BODIES, RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:5},"tablesAppended":true,"tablesLogOffset":700}'}
+        ),
         Tables(),
     )
     tables.in_log, tables.commits = True, [("T", "G", 0, 9)]
