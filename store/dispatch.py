@@ -167,8 +167,9 @@ class Dispatcher:
     """How often queues were read so far, as counted by the readers."""
     on_arrival: list[Callable[[list[Derivable]], None]] = attrs.field(factory=list[Callable[[list[Derivable]], None]])
     """Called with the records that are new in queues."""
-    on_control: Callable[[int, int], None] = lambda _offset, _size: None
-    """Called with physical offset and size of a control record, after the records before it are in their queues."""
+    on_control: Callable[[int, int], bool] = lambda _offset, _size: True
+    """Called with physical offset and size of a control record, after the records before it are in their queues; returns
+    whether it is applied, else it is called again in the next round."""
     on_numbered: Callable[[Derivable], None] = lambda _: None
     """Called with each record that has a send number, in log order with control records; after a failure called again."""
     on_cut: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
@@ -186,6 +187,8 @@ class Dispatcher:
     _touched: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
     _refused: set[tuple[str, int]] = attrs.field(factory=set[tuple[str, int]])
     """Queues that cannot have files and were logged."""
+    _half_applied: bool = False
+    """Whether the next record is an event that takes several rounds."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _pause_over: trio.Event = attrs.field(factory=trio.Event)
     _notifying: bool = False
@@ -326,8 +329,11 @@ class Dispatcher:
             raise
         if left:
             position = self._leave(records, len(records) - left, start, position)
-            if self.open_files.awaited and position == start:
+            if position == start and self.open_files.awaited:
                 return False  # a checkpoint closes files, and wakes us
+            if position == start and self._half_applied:
+                self.wake()
+                return False  # a reader does not wait for the rest of the event
         self.dispatched_offset = position
         self.on_success()
         if arrived:
@@ -400,7 +406,7 @@ class Dispatcher:
             The records that are new in a queue, and how many of the last ones were not derived.
         """
         arrived, left = records, 0
-        self.open_files.awaited = False
+        self.open_files.awaited = self._half_applied = False
         indexed = self._gather_together(records, new_files_max, opens_max)
         if indexed is None:
             arrived, indexed = list[Derivable](), list[IndexEntry]()
@@ -475,8 +481,9 @@ class Dispatcher:
                     arrived.append(record)
                 elif new is None:
                     return len(records) - at
-            elif kind == TRANSACTION_ROLLBACK and topic == CONTROL_TOPIC:
-                self.on_control(physical_offset, size)
+            elif kind == TRANSACTION_ROLLBACK and topic == CONTROL_TOPIC and not self.on_control(physical_offset, size):
+                self._half_applied = True
+                return len(records) - at
             if number:
                 self.on_numbered(record)
             if kind != TRANSACTION_ROLLBACK and (unique_key or keys):

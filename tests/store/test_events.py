@@ -258,6 +258,46 @@ async def test_a_deletion_that_is_met_again_hides_no_later_message_of_a_queue_th
         assert bodies(store) == list(range(1, 30))
 
 
+async def test_a_wide_topic_is_deleted_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers wait for none of them, the task that derives goes on by itself, and what is behind the event is kept."""
+    monkeypatch.setattr(events_module, "QUEUES_DELETED_PER_TURN", 3)
+    async with small_store(tmp_path) as store:
+        for queue_id in range(10):
+            store.put([numbered(queue_id, queue_id, "Wide")])
+        derive_all(store)
+
+        end = store.delete_topic("Wide")
+        store.put([numbered(11, 1, "Wide")])
+        store.catch_up()
+        assert sum(store.min_offset("Wide", queue_id) for queue_id in range(10)) == 3
+        store.catch_up()
+        assert sum(store.min_offset("Wide", queue_id) for queue_id in range(10)) == 6
+        with trio.fail_after(60):
+            await store.event_done(end)
+        derive_all(store)
+
+        assert [store.min_offset("Wide", queue_id) for queue_id in range(10)] == [1] * 10
+        assert bodies(store, "Wide") == [11]
+
+
+async def test_a_cut_forgets_a_deletion_that_is_half_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another event may begin at the same place."""
+    monkeypatch.setattr(events_module, "QUEUES_DELETED_PER_TURN", 3)
+    async with small_store(tmp_path) as store:
+        for queue_id in range(10):
+            store.put([numbered(queue_id, queue_id, "Wide")])
+        derive_all(store)
+        before = store.log.max_offset
+        store.delete_topic("Wide")
+        store.catch_up()
+        await store.cut(before)
+        assert [store.min_offset("Wide", queue_id) for queue_id in range(10)] == [0] * 10
+
+        store.delete_topic("Else")
+        derive_all(store)
+        assert sorted(bodies(store, "Wide")) == [*range(10)]
+
+
 async def test_many_deletions_are_written_and_summed_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the file nor the recovery mark takes a turn that grows with their number."""
     made = 0
