@@ -17,6 +17,7 @@ from ledgermq.broker.tables import Tables
 from ledgermq.ha.dledger.commitlog import DLedgerCommitLog
 from ledgermq.ha.dledger.disk_tasks import DiskTasks
 from ledgermq.ha.dledger.ledger import Ledger
+from ledgermq.ha.dledger.links import Links
 from ledgermq.ha.dledger.log_reader import LedgerReader
 from ledgermq.ha.dledger.settings import NATIVE
 from ledgermq.ha.dledger.waiters import Outcome as Stored
@@ -136,6 +137,13 @@ DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         "_withdraw",
         append_before_the_removal_is_synced,
         found_by("ha/dledger/test_recovery.py"),
+    ),
+    (
+        "dledger: answer no leader that is no member here",
+        Links,
+        "_dial_back",
+        lambda _: lambda links, peer: None,
+        found_by("ha/dledger/test_replica.py"),
     ),
     ("dledger: acknowledge when deposed", Waiters, "change_term", _acknowledge_when_deposed, QUEUES),
     ("dledger: serve beyond the commit", DLedgerCommitLog, "readable_offset", _serve_beyond_commit, QUEUES),

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from ledgermq.ha.classic.authenticated import AuthenticatedMaster, AuthenticatedSlave
+from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.ha.classic.in_sync import InSyncAcknowledgements
 from ledgermq.ha.classic.slave import HAClient
 from ledgermq.ha.controller import decisions
@@ -126,6 +127,13 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
     ("elected: a fresh leader judges at once", Liveness, "begin", judge_at_once, LEADER_ENDS),
     ("elected: keep those who crashed", decisions, "_after_restart", keep_those_who_crashed, POWER_ENDS),
     ("elected: acknowledge what is not synced", HAClient, "_sync_reported", _sync_nothing, with_synced_puts),
+    (
+        "elected: store before the epoch is kept",
+        ClassicCommitLog,
+        "refuse",
+        lambda _: lambda _log, _reason: None,
+        simulate_elected,
+    ),
     ("elected: follow a master of any epoch", AuthenticatedSlave, "_take_welcome", _follow_any_epoch, HANDSHAKES),
     ("elected: serve slaves of later epochs", AuthenticatedMaster, "_judge", _serve_later_epochs, HANDSHAKES),
 )

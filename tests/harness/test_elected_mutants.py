@@ -15,6 +15,7 @@ SEEDS = {
     "elected: wait only for confirmed members": 2,
     "elected: keep those who crashed": 4,
     "elected: acknowledge what is not synced": 3,
+    "elected: store before the epoch is kept": 70059,
 }
 """Seeds that find a bug; the others are found by seed 1, or by tests."""
 

@@ -358,8 +358,8 @@ def test_a_node_follows_a_leader_that_was_added_while_it_was_away() -> None:
         assert fresh.peer not in away.up.core.configuration.members
         group.fabric.heal()
 
-        await group.put_until_done(5)
         assert (await group.leader()) is fresh
+        await group.put_until_done(5)
         await group.converged()
         assert away.up.core.configuration == fresh.up.core.configuration
         group.check()
