@@ -190,6 +190,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
                 "raftFlush": self.config.raft_flush,
                 "failure": status.failure or self.store.writability.disk_refusal,
                 "waitsFor": list(status.waits_for),
+                "mayVote": self.node.may_vote,
                 "turnedAway": list(status.turned_away),
                 "peers": [
                     {

@@ -129,6 +129,10 @@ def _row(node: dict[str, Any], members: dict[str, set[str]]) -> dict[str, Any]:
             f"its store was empty, and it votes once {', '.join(waits_for)} answered: start the others, with all nodes in the "
             "dLegerPeers of each"
         )
+    elif node.get("mayVote") is False:
+        refusals.append(
+            "its store was empty or an older copy, and it votes once it has caught up with a leader: stop no other node now"
+        )
     return {
         "broker": node["broker"],
         "node": node.get("selfId"),

@@ -151,3 +151,14 @@ def test_a_learner_is_shown_as_one() -> None:
     rows = rows_of([node(0, "leader"), {**node(1, "follower"), "selfId": "n3", "learners": ["n3"]}])
 
     assert [row["role"] for row in rows] == ["leader", "learner"]
+
+
+def test_a_node_that_may_not_vote_yet_is_named() -> None:
+    """Whoever stops another one now leaves a group that elects nobody."""
+    rows = rows_of([node(0, "leader"), {**node(1, "follower"), "mayVote": False}, {**node(2, "follower"), "mayVote": True}])
+
+    assert [row["note"] for row in rows] == [
+        None,
+        "its store was empty or an older copy, and it votes once it has caught up with a leader: stop no other node now",
+        None,
+    ]
