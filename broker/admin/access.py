@@ -17,6 +17,7 @@ from ...remoting.dispatcher import Dispatcher
 from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
 from ...remoting.signature import ACCESS_KEY
+from ...world.slices import in_slices
 from ..access.policies import CUSTOM, DEFAULT, Acl, BadPolicy, Resource, checked_subject
 from ..access.users import BadUser, User, subject_of
 from ..answer_policies import Applied
@@ -25,6 +26,8 @@ from ..table_log import TableLog
 
 LISTED_MAX = 10_000
 """The most users or rights in one answer; the filter of the request finds the others."""
+ACLS_PER_TURN = 250
+"""The rights of how many users one turn of the event loop writes."""
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -52,12 +55,12 @@ class AccessAdministration:
             RequestCode.AUTH_GET_USER: self.user,
             RequestCode.AUTH_LIST_USER: self.list_users,
             RequestCode.AUTH_GET_ACL: self.acl,
-            RequestCode.AUTH_LIST_ACL: self.list_acls,
         }
         for code, change in changes.items():
             dispatcher.register(code, _changing(change), policy=applied)
         for code, read in reads.items():
             dispatcher.register(code, _reading(read))
+        dispatcher.register_long({RequestCode.AUTH_LIST_ACL: self.list_acls})
 
     # ---------------------------------------------------------------- users
 
@@ -150,14 +153,17 @@ class AccessAdministration:
             raise RequestRefused(ResponseCode.POLICY_NOT_EXIST, f"there are no rights of {subject}")
         return known.to_json()
 
-    def list_acls(self, request: RemotingCommand) -> list[dict[str, Any]]:
+    async def list_acls(self, _: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """3010: the rights of users whose subject contains a filter, for resources that contain another one."""
         subject, resource = request.text("subjectFilter", ""), request.text("resourceFilter", "")
-        found: list[dict[str, Any]] = []
-        for name, acl in sorted(self.table_log.tables.access.acls.items()):
-            if subject in name and any(resource in str(each) for each in (*acl.custom, *acl.default)):
-                found.append(acl.to_json())
-        return found[:LISTED_MAX]
+        found: list[bytes] = []
+        async for acls in in_slices(sorted(self.table_log.tables.access.acls.items()), ACLS_PER_TURN):
+            found += (
+                dumps(acl.to_json())
+                for name, acl in acls
+                if subject in name and any(resource in str(each) for each in (*acl.custom, *acl.default))
+            )
+        return request.response(body=b"[%b]" % b",".join(found[:LISTED_MAX]) if found else b"")
 
 
 def _changing(change: Callable[[RemotingCommand], None]) -> Callable[[ServerConnection, RemotingCommand], RemotingCommand]:

@@ -9,9 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
+from ledgermq.broker.access.policies import Acl
+from ledgermq.broker.admin import access
 from ledgermq.remoting.codes import ResponseCode
 from ledgermq.remoting.signature import Credentials
 
+from ...turns import counted
 from ..access.scene import ADMIN, ALICE, allow, create_user, open_secured
 from ..desk import Desk, Peer, open_desk
 
@@ -35,6 +38,13 @@ def content(peer: Peer, code: int, ext: dict[str, Any] | None = None) -> Any:
     answer = peer.ask(code, ext)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return orjson.loads(answer.body) if answer.body else None
+
+
+async def listed(peer: Peer, ext: dict[str, Any] | None = None) -> list[str]:
+    """The subjects of the rights that a request lists."""
+    answer = await peer.ask_waiting(LIST_ACL, ext)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return [acl["subject"] for acl in orjson.loads(answer.body)] if answer.body else []
 
 
 async def test_a_user_is_created_changed_and_deleted(desk: Desk, admin: Peer) -> None:
@@ -103,13 +113,36 @@ async def test_rights_are_added_replaced_listed_and_taken_away(desk: Desk, admin
         ("Topic:T1", ["Sub"], "Deny"),
         ("Topic:T2", ["Sub"], "Allow"),
     ]
-    assert [acl["subject"] for acl in content(admin, LIST_ACL)] == ["User:alice", "User:bob"]
-    assert [acl["subject"] for acl in content(admin, LIST_ACL, {"resourceFilter": "Group"})] == ["User:bob"]
-    assert content(admin, LIST_ACL, {"subjectFilter": "carol"}) is None
+    assert await listed(admin) == ["User:alice", "User:bob"]
+    assert await listed(admin, {"resourceFilter": "Group"}) == ["User:bob"]
+    assert await listed(admin, {"subjectFilter": "carol"}) == []
     assert admin.ask(DELETE_ACL, {"subject": "User:alice", "resource": "Topic:T1"}).code == 0
     assert len(content(admin, GET_ACL, {"subject": "User:alice"})["policies"][0]["entries"]) == 1
     assert admin.ask(DELETE_ACL, {"subject": "User:alice"}).code == 0
     assert admin.ask(DELETE_ACL, {"subject": "User:alice"}).remark == "The acl is not exist."
+
+
+async def test_thousands_of_rights_are_listed_in_several_turns(
+    desk: Desk, admin: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "ACLS_PER_TURN", 2)
+    written: list[str] = []
+    to_json = Acl.to_json
+
+    def write(acl: Acl) -> dict[str, Any]:
+        written.append(acl.subject)
+        return to_json(acl)
+
+    monkeypatch.setattr(Acl, "to_json", write)
+    entry = {"resource": "Topic:T", "actions": ["Sub"], "decision": "Allow"}
+    content = {"policies": [{"policyType": "Custom", "entries": [entry]}]}
+    subjects = [f"User:u{number}" for number in range(7)]
+    desk.broker.tables.access.acls.update({subject: Acl.from_json(content, subject) for subject in subjects})
+
+    with counted(lambda: len(written)) as turns:
+        assert len(await listed(admin)) == 7
+
+    assert turns.most == 2
 
 
 REFUSED: list[tuple[int, dict[str, Any], Any, str]] = [
