@@ -35,6 +35,8 @@ events = get_logger(__name__)
 
 OFFERED_MAX = 65_536
 """How many offered records may wait until they are readable; further ones are read back from the log instead."""
+CATCH_UP_SECONDS_MAX = 0.02
+"""After this time a reader begins no further round."""
 ROUND_RECORDS_MAX = 1024
 """How many records are derived in one turn of the event loop, which takes a few milliseconds."""
 ROUND_KEY_CHARS_MAX = 32_768
@@ -274,15 +276,17 @@ class Dispatcher:
         return self._ended + pause_after(self._ended - began, self._ended - self._bulk_at, wanted=wanted)
 
     def catch_up(self, rounds_max: float = inf) -> None:
-        """Derive a round of what is readable now, and all of it that was put on this node, unless that takes more rounds.
+        """Derive a round of what is readable now, and all of it that was put on this node, unless that takes too long.
 
         A reader may know of any message that was put here, although it is not in its queue yet. What is behind for another
-        reason, such as the start of a node that has been away, may be the whole log: the task derives the rest of that.
+        reason, such as the start of a node that has been away, may be the whole log: the task derives the rest of that, and
+        of thousands of events that were put together.
         """
+        ends = trio.current_time() + CATCH_UP_SECONDS_MAX
         with suppress(OSError):  # the next round will fail too, and report it
             while rounds_max > 0 and self.behind_bytes and not self._notifying and self.round():
                 rounds_max -= 1
-                if self.dispatched_offset >= self._put_end:
+                if self.dispatched_offset >= self._put_end or trio.current_time() > ends:
                     return
 
     def round(self, records_max: int = ROUND_RECORDS_MAX) -> bool:

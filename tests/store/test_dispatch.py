@@ -18,6 +18,7 @@ from ledgermq.store.dispatch import (
     BULK_ROUND_RECORDS_MAX,
     BULK_SECONDS,
     BULK_SHARE,
+    CATCH_UP_SECONDS_MAX,
     PAUSE_SECONDS,
     ROUND_BYTES,
     ROUND_KEY_CHARS_MAX,
@@ -178,6 +179,24 @@ async def test_events_of_large_tables_are_applied_in_several_rounds(
             applied.append(0)
 
         assert applied == [2, 2, 2, 2, 1, 0]
+
+
+async def test_a_reader_begins_no_further_round_after_some_time(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """It may come while thousands of events that were put here together are applied; the task applies the rest."""
+    async with small_store(tmp_path, mapped_file_size_commit_log=1 << 22) as store:
+        for _ in range(9):
+            store.append_event(Control("unknown", {"rows": ["x" * 1000] * 100}))
+        applied: list[int] = []
+
+        def apply(_offset: int, _control: Control) -> None:
+            applied.append(1)
+            autojump_clock.jump(CATCH_UP_SECONDS_MAX / 3)
+
+        store.events.on_event.append(apply)
+        store.catch_up()
+        assert len(applied) == 4, "two in a round"
+        await trio.sleep(1)
+        assert len(applied) == 9
 
 
 @pytest.mark.parametrize("offered", [True, False], ids=["appended here", "read back"])
