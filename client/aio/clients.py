@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import copy_context
 from functools import partial, wraps
@@ -63,8 +63,22 @@ def _asked(method: Callable[Concatenate[Client, P], Awaitable[T]]) -> Callable[C
 
 
 def _in_context(selector: QueueSelector) -> QueueSelector:
+    """Let a selector, which is called in the client's thread, see the context variables of the caller.
+
+    What is not to be raised in a task of trio or set as the outcome of a future is raised as a `RuntimeError`: it would end the
+    client, and a `StopIteration` would never reach the task that sends.
+    """
     context = copy_context()
-    return lambda queues, message: context.run(selector, queues, message)
+
+    def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        try:
+            return context.run(selector, queues, message)
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                raise
+            raise RuntimeError(f"the selector raised {error!r}") from error
+
+    return choose
 
 
 @attrs.define(eq=False)
@@ -135,11 +149,28 @@ class AioProducer(Hosted[AioHost[producer.Producer[Body]]], Generic[Body]):
             timeout_seconds=timeout_seconds,
         )
 
+    async def send_batch(
+        self,
+        messages: Iterable[Message[Body]],
+        *,
+        key: str | None = None,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_seconds: float | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic in one request to one queue; see `Producer.send_batch`."""
+        several = check_several(messages)  # a generator of the application runs in its own thread
+        if selector is not None:
+            selector = _in_context(selector)
+        client = self.host.client
+        return await self.host.run(
+            client.send_batch, several, key=key, queue=queue, selector=selector, timeout_seconds=timeout_seconds
+        )
+
     def statistics(self) -> ProducerStatistics:
         """What this producer has done since it was opened."""
         return self.host.client.statistics()
 
-    send_batch = _asked(producer.Producer.send_batch)
     send_oneway = _asked(producer.Producer.send_oneway)
     queues = _asked(producer.Producer.queues)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ import attrs
 import trio
 
 from ...message.message import Message, MessageQueue
-from ..errors import Closed
+from ..errors import ClientError, Closed
 from ..producer import Producer
 from ..send_many import Item
 from ..sending import SendResult
@@ -68,7 +69,8 @@ class Sends:
             send.withdrawn = True
             _mark(error, may_have_been_stored=send.begun)
             if send.begun:
-                host.soon(partial(host.client.lanes.withdraw, send.item))
+                with suppress(Closed):  # the client has ended, and the send with it
+                    host.soon(partial(host.client.lanes.withdraw, send.item))
             raise
 
     def _start(self) -> None:
@@ -81,11 +83,14 @@ class Sends:
                 lanes.add(send.item)
 
     def _done(self, future: asyncio.Future[SendResult], outcome: SendResult | Exception) -> None:
-        self._host.wakeups.add(future, _copied(outcome) if isinstance(outcome, Exception) else outcome)
+        self._host.wakeups.add(future, _copied(outcome) if isinstance(outcome, ClientError) else outcome)
 
 
-def _copied(error: Exception) -> Exception:
-    """An error of its own for one task: several tasks that raise one object would add to each other's traceback."""
+def _copied(error: ClientError) -> ClientError:
+    """An error of its own for one task: several tasks that raise one object would add to each other's traceback.
+
+    What a selector raises is not copied: it belongs to one send, and an exception of the application may refuse to be copied.
+    """
     copy = type(error).__new__(type(error))
     copy.args, copy.__cause__ = error.args, error.__cause__
     vars(copy).update(vars(error))

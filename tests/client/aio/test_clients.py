@@ -366,15 +366,16 @@ def test_context_variables_are_those_of_the_caller(cluster: Embedded, topic: str
             aio.open_consumer(cluster.namesrv, topic, topic, consume_from=FIRST) as consumer,
         ):
             await producer.send(Message(topic, b"a"), selector=selector)
+            await producer.send_batch([Message(topic, b"a")], selector=selector)
             await producer.send_many([Message(topic, b"b")], key=key)
 
             async def handle(_: aio.AioMessage) -> None:
                 found.append(STALE.get())
-                if len(found) == 4:
+                if len(found) == 6:
                     consumer.stop()
 
             await consumer.process(handle)
-        assert found == ["mine"] * 4
+        assert found == ["mine"] * 6
 
     asyncio.run(limited(main()))
 

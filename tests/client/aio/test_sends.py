@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import attrs
 import pytest
@@ -207,6 +207,56 @@ def test_a_send_that_was_not_begun_is_not_made() -> None:
             await held.settle()
             assert held.stored == [-1]
         assert not may_have_been_stored(cancelled.value)
+
+    asyncio.run(main())
+
+
+def test_a_selector_may_raise_anything() -> None:
+    """Its send raises it, whole, and the sends beside it and those after it are made."""
+
+    class Unusual(Exception):
+        def __new__(cls, *codes: object) -> Self:
+            assert codes
+            return super().__new__(cls, *codes)
+
+    def raising(error: BaseException) -> Callable[..., MessageQueue]:
+        def selector(*_: object) -> MessageQueue:
+            raise error
+
+        return selector
+
+    async def main() -> None:
+        async with held_broker() as held:
+            tasks: list[asyncio.Task[Any]] = []
+            errors = [StopIteration(), asyncio.CancelledError(), Unusual(7), FileNotFoundError(2, "none", "here")]
+            for number, error in enumerate(errors):
+                tasks += held.start([-1], selector=raising(error)) + held.start([number])
+            done, waiting = await asyncio.wait(tasks, timeout=10)
+            assert (len(done), len(waiting)) == (8, 0)
+            raised: list[Any] = [task.exception() for task in tasks]
+            assert held.stored == [-1, 0, 1, 2, 3]
+        assert [type(error) for error in raised[::2]] == [RuntimeError, RuntimeError, Unusual, FileNotFoundError]
+        assert [type(raised[at].__cause__) for at in (0, 2)] == [StopIteration, asyncio.CancelledError]
+        assert raised[-2].filename == "here"
+
+    asyncio.run(main())
+
+
+def test_a_send_that_is_cancelled_when_the_client_has_ended_is_cancelled() -> None:
+    """Another error in place of the cancellation would let the task go on that was to end."""
+
+    async def main() -> None:
+        async with held_broker() as held:
+            (task,) = held.start([0])
+            await held.settle()
+            held.hold(SEND)
+            (task,) = held.start([1])
+            await held.settle()
+            loop = cast("Any", held.producer.host)._loop
+            loop.end(cancel=True)  # this blocks the event loop, so the task does not get its outcome
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
 
     asyncio.run(main())
 
