@@ -201,7 +201,7 @@ class Consumer(Seeks, Generic[Body]):
         Handlers finish what they have, and the end of the consumer's block commits it. Those that need more than `stop_seconds`
         after the signal, or that are still at work at a second signal, are cancelled, and their messages come again.
 
-        Raises: as `process`; also `RuntimeError` in any thread but the main one, which alone receives signals.
+        Raises: as `process`; also `ValueError` in any thread but the main one, which alone receives signals.
         """
         check_integer("concurrency", concurrency, 1, INT_MAX)
         check_seconds("stop_seconds", stop_seconds)

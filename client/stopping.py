@@ -26,38 +26,54 @@ class Stoppable(Protocol):
 
 
 async def run_until_signal(consumer: Stoppable, work: Callable[[], Awaitable[None]], stop_seconds: float) -> None:
-    """Run `work` in trio until it ends; a signal stops the consumer, and a second one or the time limit cancels the work."""
-    with trio.open_signal_receiver(*SIGNALS) as signals:
-        async with trio.open_nursery() as nursery:
+    """Run `work` in trio until it ends; a signal stops the consumer, and a second one or the time limit cancels the work.
 
-            async def wait() -> None:
-                async for _ in signals:
-                    if consumer.stopped:
-                        nursery.cancel_scope.cancel()
-                    consumer.stop()
-                    nursery.cancel_scope.deadline = trio.current_time() + stop_seconds
+    Raises:
+        ValueError: as `signals_call`.
+    """
+    token = trio.lowlevel.current_trio_token()
+    with trio.CancelScope() as scope:
 
-            nursery.start_soon(wait)
+        def signalled() -> None:
+            if consumer.stopped:
+                scope.cancel()
+            consumer.stop()
+            scope.deadline = trio.current_time() + stop_seconds
+
+        with signals_call(lambda: token.run_sync_soon(signalled)):
             await work()
-            nursery.cancel_scope.cancel()
+
+
+_called: list[Callable[[], object]] = []
+"""The functions of all open blocks of `signals_call`. Several consumers of a process may wait for the same signal, and their
+blocks end in any order, so no block may put back the handlers that it has found."""
+_before: dict[signal.Signals, signal.Handlers | int | Callable[[int, FrameType | None], object] | None] = {}
+"""What the program did at a signal before the first of these blocks began."""
 
 
 @contextmanager
 def signals_call(function: Callable[[], object]) -> Generator[None]:
     """Call a function at each signal in the main thread, instead of what the program does otherwise, until the block ends.
 
+    At the same time other blocks may be open, whose functions are called too.
+
     Raises:
         ValueError: the caller is not the main thread, which alone receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         raise ValueError("a consumer can wait for signals in the main thread alone: use process and stop in another one")
-
-    def signalled(_: int, __: FrameType | None) -> None:
-        function()
-
-    before = {which: signal.signal(which, signalled) for which in SIGNALS}
+    if not _called:
+        _before.update({which: signal.signal(which, _signalled) for which in SIGNALS})
+    _called.append(function)
     try:
         yield
     finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)
+        _called.remove(function)
+        if not _called:
+            for which, handler in _before.items():
+                signal.signal(which, handler)
+
+
+def _signalled(_: int, __: FrameType | None) -> None:
+    for function in _called:
+        function()

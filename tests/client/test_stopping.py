@@ -8,10 +8,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import Stopped
 from ledgermq.client.received import ReceivedMessage
+from ledgermq.client.stopping import SIGNALS
+from ledgermq.client.subscription import ConsumeFrom
 
-from .fake_cluster import until
+from .fake_cluster import NAMESRV, until
 from .test_delivery import consuming, filled, number
 
 
@@ -71,6 +74,34 @@ async def test_a_second_signal_ends_at_once(autojump_clock: MockClock) -> None:
         async with consuming(cluster) as consumer:
             await consumer.run(handle)
         assert trio.current_time() - began < 3
+
+
+async def test_a_signal_stops_all_consumers_of_a_process(autojump_clock: MockClock) -> None:
+    """In whatever order they end, the program then does at a signal what it did before."""
+    before = [signal.getsignal(which) for which in SIGNALS]
+    async with (
+        filled(2) as (cluster, _),
+        consuming(cluster) as first,
+        open_consumer(NAMESRV, "other", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as second,
+    ):
+        ended: list[str] = []
+
+        async def run(consumer: Consumer[bytes], seconds: float) -> None:
+            async def handle(_: ReceivedMessage) -> None:
+                await trio.sleep(seconds)
+
+            await consumer.run(handle)
+            ended.append(consumer.group)
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run, first, 1)
+                nursery.start_soon(run, second, 5)
+                await trio.sleep(0.5)
+                signal.raise_signal(signal.SIGTERM)
+
+    assert ended == ["g", "other"]
+    assert [signal.getsignal(which) for which in SIGNALS] == before
 
 
 async def test_loops_end_when_the_consumer_is_stopped(autojump_clock: MockClock) -> None:

@@ -63,6 +63,28 @@ except KeyboardInterrupt:
     assert asyncio.run(committed(cluster, topic)) == 1
 
 
+def test_a_signal_ends_all_consumers(cluster: Embedded, topic: str) -> None:
+    """Each `run` of a process ends, and not only the one that began last; then the program is as it was."""
+    printed = run_program(
+        cluster,
+        f"""
+async def main():
+    async with (
+        aio.open_consumer(NAMESRV, {topic!r}, {topic!r}) as first,
+        aio.open_consumer(NAMESRV, {topic!r} + "-2", {topic!r}) as second,
+    ):
+        before = [signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGINT)]
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            group.create_task(first.run(print))
+            group.create_task(second.run(print))
+        print(before == [signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGINT)])
+asyncio.run(main())
+""",
+    )
+    assert printed == "True\n"
+
+
 def test_a_forked_child_is_refused(cluster: Embedded, topic: str) -> None:
     """By name, at once, for every use; the parent's client is not touched by the child's end."""
     printed = run_program(
