@@ -257,6 +257,7 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
         self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None
     ) -> list[AioMessage[Body]]:
         """Take the messages that have arrived, or wait for some; see `Consumer.get_many`."""
+        self.host.check_caller()
         check_integer("messages_max", messages_max, 1, INT_MAX)
         check_timeout("timeout_seconds", timeout_seconds)
         seconds = inf if timeout_seconds is None else timeout_seconds
@@ -280,6 +281,7 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
         if not callable(handler):
             raise InvalidArgument(f"handler must be a function that takes a message (got {handler!r})")
         check_integer("tasks", tasks, 1, INT_MAX)
+        self.host.check_caller()
         iterations: list[AioIteration[Body]] = [AioIteration(self, False) for _ in range(tasks)]
         async with asyncio.TaskGroup() as group:
             for iteration in iterations:
@@ -302,7 +304,8 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
         """
         check_integer("concurrency", concurrency, 1, INT_MAX)
         check_seconds("stop_seconds", stop_seconds)
-        event_loop = asyncio.get_running_loop()
+        self.host.check_caller()
+        event_loop = self.host.event_loop
 
         def signalled() -> None:
             if self.stopped:

@@ -92,12 +92,22 @@ def test_a_forked_child_is_refused(cluster: Embedded, topic: str) -> None:
         f"""
 async def main():
     async with patient_producer() as producer, aio.open_consumer(NAMESRV, {topic!r}, {topic!r}, consume_from=FIRST) as consumer:
-        await producer.send(Message({topic!r}, b"x"))
-        message = await consumer.get_one(10)
+        await producer.send_batch([Message({topic!r}, b"x"), Message({topic!r}, b"y")])
+        loop = aiter(consumer)
+        message = await anext(loop)  # the second message has crossed to the event loop, too
+        assert consumer.fetched
         child = os.fork()
         if not child:
             refused = 0
-            for use in (lambda: producer.send(Message({topic!r}, b"y")), consumer.get_one, message.ack, consumer.commit):
+            for use in (
+                lambda: producer.send(Message({topic!r}, b"y")),
+                consumer.get_one,
+                lambda: anext(loop),
+                message.ack,
+                consumer.commit,
+                lambda: consumer.process(print),
+                lambda: consumer.run(print),
+            ):
                 try:
                     await use()
                 except OtherProcess as error:
@@ -108,7 +118,7 @@ async def main():
 asyncio.run(main())
 """,
     )
-    assert printed == "4 SEND_OK\n"
+    assert printed == "7 SEND_OK\n"
 
 
 def test_a_loop_that_ends_with_a_client_open_does_not_hang(cluster: Embedded, topic: str) -> None:
