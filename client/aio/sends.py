@@ -11,6 +11,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
+from weakref import ref
 
 import attrs
 import trio
@@ -99,7 +100,13 @@ def _copied(error: ClientError) -> ClientError:
 
 def _mark(error: asyncio.CancelledError, *, may_have_been_stored: bool) -> None:
     """Note in a cancellation what is known of the send; another exception would break `asyncio.timeout` and `TaskGroup`."""
-    error.may_have_been_stored = may_have_been_stored  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
+    # `asyncio.gather` raises the cancellation of one of its tasks, while another one may have sent its message. So outside of
+    # the task of its send, a cancellation rules nothing out.
+    task = asyncio.current_task()
+    if may_have_been_stored or task is None:
+        error.may_have_been_stored = True  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
+    else:
+        error.not_begun_in = ref(task)  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
     error.add_note(
         "the send was cancelled; the message may have been stored"
         if may_have_been_stored
@@ -112,12 +119,16 @@ def may_have_been_stored(error: BaseException) -> bool:
 
     Args:
         error: a `ClientError`, an `asyncio.CancelledError`, the `TimeoutError` of `asyncio.timeout` or `asyncio.wait_for`, or a
-            group of these. A cancellation of which nothing is known, as `asyncio.gather` makes them anew, rules nothing out.
+            group of these. A cancellation that comes from another task, as with `asyncio.gather`, rules nothing out: it may be
+            that of one of several sends.
     """
     if isinstance(error, BaseExceptionGroup):
         return any(map(may_have_been_stored, cast("BaseExceptionGroup[BaseException]", error).exceptions))
     at: BaseException | None = error
     while at is not None:
+        task: ref[asyncio.Task[object]] | None = getattr(at, "not_begun_in", None)
+        if task is not None:
+            return task() is not asyncio.current_task()
         mark = getattr(at, "may_have_been_stored", None)
         if mark is not None:
             return bool(mark)
