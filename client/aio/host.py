@@ -52,6 +52,16 @@ class Wakeups:
     _outcomes: deque[tuple[asyncio.Future[Any], Any]] = attrs.field(factory=deque[tuple[asyncio.Future[Any], Any]])
     _woken: bool = False
     """Whether the loop has been woken and has not yet taken what waits. Only the client's thread sets it."""
+    waiting: set[asyncio.Future[Any]] = attrs.field(factory=set[asyncio.Future[Any]])
+    """The futures of all calls for which a task waits."""
+    ended: bool = False
+
+    def end(self) -> None:
+        """Fail the calls that are left when the thread has ended, because a failure in it has left them without an outcome."""
+        self.ended = True
+        for future in self.waiting:
+            if not future.done():
+                future.set_exception(Closed("the client ended during the call", may_have_been_stored=True))
 
     def add(self, future: asyncio.Future[Any], outcome: object) -> None:
         """Set the result of a future, or its exception, in the event loop; called in the client's thread."""
@@ -98,11 +108,14 @@ class AioHost(Host[Client]):
         call = Call(function, undo, partial(self.wakeups.add, future, None))
         with in_words_of_clients():
             self._loop.begin(call)
+            self.wakeups.waiting.add(future)
             try:
                 await future
             except BaseException:
                 self._loop.abandon(call)
                 raise
+            finally:
+                self.wakeups.waiting.discard(future)
             return call.result()
 
     def check_caller(self) -> None:
@@ -144,10 +157,12 @@ class Opening(Generic[Client, Shell]):
             raise Closed(f"{self!r} has been used already: call {self._name} again for another client")
         opened: asyncio.Future[Client | None] = event_loop.create_future()
         self._ended = ended = event_loop.create_future()
+        wakeups = Wakeups(event_loop)
 
         def change(client: Client | None) -> None:
             if client is None:
                 ended.set_result(None)
+                wakeups.end()
             if not opened.done():
                 opened.set_result(client)
 
@@ -167,7 +182,7 @@ class Opening(Generic[Client, Shell]):
             thread.thread.join()
             thread.check()
             raise Closed("the client was closed while it was opened")
-        self._host = AioHost(client, thread, event_loop, Wakeups(event_loop))
+        self._host = AioHost(client, thread, event_loop, wakeups)
         return self._shell(self._host)
 
     async def __aexit__(

@@ -55,6 +55,8 @@ class Sends:
         """Send one message, whose arguments were checked."""
         host = self._host
         host.check_caller()
+        if host.wakeups.ended:
+            raise Closed("the client is closed")
         future: asyncio.Future[SendResult] = host.event_loop.create_future()
         send = _Send(Item(message, key, queue, selector, seconds, partial(self._done, future)))
         self._passed.append(send)
@@ -64,6 +66,7 @@ class Sends:
             except Closed:
                 self._passed.clear()  # else the next send would rely on the wake-up that this one could not make
                 raise
+        host.wakeups.waiting.add(future)
         try:
             return await future
         except asyncio.CancelledError as error:
@@ -73,6 +76,8 @@ class Sends:
                 with suppress(Closed):  # the client has ended, and the send with it
                     host.soon(partial(host.client.lanes.withdraw, send.item))
             raise
+        finally:
+            host.wakeups.waiting.discard(future)
 
     def _start(self) -> None:
         lanes, now = self._host.client.lanes, trio.current_time()

@@ -266,6 +266,25 @@ def test_a_send_that_is_cancelled_when_the_client_has_ended_is_cancelled() -> No
     asyncio.run(main())
 
 
+def test_no_send_waits_for_a_client_that_has_failed() -> None:
+    """What an application's `encode` raises may end the client's thread, with all that is under way in it."""
+
+    def encode(_: object) -> bytes:
+        raise SystemExit
+
+    async def main() -> None:
+        async with held_broker() as held:
+            cast("Any", held.producer.host.client.lanes)._body_of = encode
+            outcomes: list[Any] = []
+            async with asyncio.timeout(10):
+                for _ in range(2):
+                    outcomes += await asyncio.gather(*held.start([0, 1]), return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [Closed] * 4
+
+    with pytest.raises(trio.TrioInternalError):
+        asyncio.run(main())
+
+
 def test_what_is_not_known_of_a_cancellation_is_not_ruled_out() -> None:
     """Asyncio makes some cancellations anew; a group is as uncertain as the most uncertain error in it."""
     stored, refused = NoAnswer("b", "scripted"), Closed("closed")
