@@ -17,7 +17,7 @@ from ..message.units import MASTER_ID
 from ..world.events import get_logger
 from .arguments import check_topic
 from .errors import ClientError, Closed, NoRoute, NoRouteReason
-from .route import TopicRoute
+from .route import AUTO_CREATE_TOPIC, TopicRoute
 from .sending import Publication, target_of
 from .session import Session
 
@@ -128,12 +128,28 @@ class Publications:
         """Refresh the route after a failure that a new route may resolve; without an answer, keep the old one."""
         with trio.move_on_at(deadline):
             try:
-                return self._take(await self._session.refresh_route(publication.topic))
+                return self._take(await self._find_route_again(publication))
             except NoRoute as error:
                 log.debug("route_not_refreshed", topic=publication.topic, reason=error.reason.name)
             except Closed:
                 pass  # the next attempt raises it, with what is known of the earlier ones
         return publication
+
+    async def _find_route_again(self, publication: Publication) -> TopicRoute:
+        """The newest route of a topic, or the one by which its brokers create it again if they have lost it.
+
+        A DLedger group whose nodes have all lost their stores begins without topics, maybe with another master. Only brokers
+        that had the topic create it again, because a name server that has just started may know others before them.
+        """
+        try:
+            return await self._session.refresh_route(publication.topic)
+        except NoRoute as error:
+            if error.reason is not NoRouteReason.TOPIC_UNKNOWN:
+                raise
+        template = await self._session.refresh_route(AUTO_CREATE_TOPIC)  # shared by all sends that fail at this time
+        route = template.as_template_for(publication.topic)
+        before = {queue.broker_name for queue in publication.queues}
+        return attrs.evolve(route, queues=tuple(queue for queue in route.queues if queue.broker_name in before))
 
     def _take(self, route: TopicRoute) -> Publication:
         queues = tuple(route.publish_queues())
