@@ -53,6 +53,10 @@ def _count_unsynced(*, on_leader: bool) -> Callable[[Any], Any]:
     return make
 
 
+def _do_nothing(_: Any) -> Callable[[Any, Any], None]:
+    return lambda _links, _peer: None
+
+
 def _acknowledge_when_deposed(_: Any) -> Any:
     def change_term(self: Any) -> None:
         waiting = list(self._waiting)
@@ -142,7 +146,7 @@ DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         "dledger: answer no leader that is no member here",
         Links,
         "_dial_back",
-        lambda _: lambda links, peer: None,
+        _do_nothing,
         found_by("ha/dledger/test_replica.py"),
     ),
     ("dledger: acknowledge when deposed", Waiters, "change_term", _acknowledge_when_deposed, QUEUES),

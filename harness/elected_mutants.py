@@ -106,6 +106,12 @@ LEADER_ENDS = with_blows(Blow("slow", seconds=10.0), alone=(Blow("end leading co
 POWER_ENDS = with_blows(alone=(Blow("end master", End.POWER, 0.05),) * 2)
 MASTERS_END = with_blows(*(Blow("end masters", seconds=2.0),) * 4)
 HANDSHAKES = found_by("ha/classic/test_authenticated.py")
+
+
+def _do_nothing(_: Any) -> Callable[[Any, Any], None]:
+    return lambda _log, _reason: None
+
+
 ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], Outcome]], ...] = (
     ("elected: count whoever is connected", InSyncAcknowledgements, "required", _count_those_connected, with_plain_clients),
     ("elected: leave out a member at once", InSyncAcknowledgements, "proposal", _leave_out_at_once, with_plain_clients),
@@ -131,7 +137,7 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         "elected: store before the epoch is kept",
         ClassicCommitLog,
         "refuse",
-        lambda _: lambda _log, _reason: None,
+        _do_nothing,
         simulate_elected,
     ),
     ("elected: follow a master of any epoch", AuthenticatedSlave, "_take_welcome", _follow_any_epoch, HANDSHAKES),

@@ -458,7 +458,7 @@ def test_a_voter_without_its_disk_is_filled_by_a_leader_that_its_settings_do_not
         wiped.machine.disk = SimDisk(random.Random(7))
         await wiped.start()
         await group.converged()
-        await group.until(lambda: not wiped.up.core.forgetful)
+        await group.until(lambda: wiped.up.core.vote != FORGOTTEN)
         group.check()
 
     scenario(story)
