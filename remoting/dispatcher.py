@@ -280,9 +280,11 @@ class Dispatcher:
             refusal: Exception | None = access.refusal(connection, request)
         except Exception as error:  # noqa: BLE001 - a request that cannot be checked is not carried out
             refusal = error
-        if refusal is not None:
-            _answer_failure(connection, request, refusal)
-        return refusal is not None
+        if refusal is None:
+            return False
+        _answer_failure(connection, request, refusal)
+        del refusal  # an error and this frame refer to each other
+        return True
 
     def _handle_now(self, connection: ServerConnection, request: RemotingCommand, handler: Handler) -> None:
         policy, settling = self._policies.get(request.code), None
@@ -294,7 +296,7 @@ class Dispatcher:
             try:
                 outcome = handler(connection, request)
             except RequestRefused as refusal:  # which may also say what has been changed
-                outcome = refusal
+                outcome = refusal.with_traceback(None)  # which refers to this frame: a cycle would wait for the collector
             settling = policy.settling() if policy is not None else None
         except Postponed as postponed:
             self._postpone(connection, request, postponed.ready)
@@ -305,6 +307,7 @@ class Dispatcher:
             _send_outcome(connection, request, outcome)
         else:
             self.start_counted(request, self._answer_settled, connection, request, outcome, settling)
+        del outcome  # an error and this frame refer to each other
 
     def _postpone(self, connection: ServerConnection, request: RemotingCommand, ready: Wait) -> None:
         try:
@@ -338,13 +341,14 @@ class Dispatcher:
             try:
                 outcome = await self._waiting[request.code](connection, request)
             except RequestRefused as refusal:  # which may also say what has been changed
-                outcome = refusal
+                outcome = refusal.with_traceback(None)  # which refers to this frame: a cycle would wait for the collector
             if policy is not None and (settling := policy.settling()) is not None:
                 await self._answer_settled(connection, request, outcome, settling)
                 return
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
             outcome = error
         _send_outcome(connection, request, outcome)
+        del outcome
 
     async def _answer_settled(
         self, connection: ServerConnection, request: RemotingCommand, outcome: _Outcome, settling: Wait
@@ -357,6 +361,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged
             outcome = error
         _send_outcome(connection, request, outcome)
+        del outcome
 
 
 def _requests_of(run: SendRun) -> list[RemotingCommand]:

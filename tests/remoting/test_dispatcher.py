@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -127,6 +129,39 @@ async def test_a_failing_handler_answers_and_harms_nobody(
     assert remark in answer.remark
     assert (next_answer.opaque, next_answer.code) == (6, ResponseCode.SUCCESS)
     assert [entry["event"] for entry in logs] == (["request_failed"] if handler is fail else [])
+
+
+class Bug(Exception):
+    """One of ours, which can be referred to weakly."""
+
+
+@pytest.mark.parametrize("error", [RequestRefused, Bug])
+async def test_a_failure_is_freed_when_it_is_answered(network: Network, clock: Clock, error: type[Exception]) -> None:
+    """One that its traceback keeps grows old with the tables of a server, and old objects are not looked at for cycles."""
+    raised: list[weakref.ref[Exception]] = []
+
+    def fail() -> RemotingCommand:
+        failure = RequestRefused(ResponseCode.SYSTEM_ERROR, "no") if error is RequestRefused else error("no")
+        raised.append(weakref.ref(failure))
+        try:
+            raise failure
+        finally:
+            del failure
+
+    async def fail_later(_connection: ServerConnection, _request: RemotingCommand) -> RemotingCommand:
+        return fail()
+
+    gc.disable()
+    try:
+        async with serving(network, clock) as running:
+            running.dispatcher.register(1, lambda _, __: fail())
+            running.dispatcher.register_waiting(2, fail_later)
+            peer = await running.connect()
+            for code in (1, 2):
+                assert (await peer.ask(code)).code == ResponseCode.SYSTEM_ERROR
+        assert [failure() for failure in raised] == [None, None]
+    finally:
+        gc.enable()
 
 
 async def test_a_failing_run_answers_every_request_of_it(network: Network, clock: Clock) -> None:
