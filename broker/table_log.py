@@ -323,7 +323,7 @@ class TableLog:
         while piece := dict(islice(left, ROWS_PER_RECORD_MAX)):
             self._append_divided(list(piece.items()), _leases_event, on_full_disk=True)
             self.tables.locks.propose(piece)
-        self.store.catch_up()
+        self.store.catch_up(rounds_max=1)  # there may be thousands, and the answer waits until they are applied
         return self.changed_end
 
     # ---------------------------------------------------------------- as the master
