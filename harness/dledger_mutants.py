@@ -27,7 +27,7 @@ from ledgermq.store.message_store import MessageStore
 
 from .outcome import Outcome
 from .simulate.dledger import DLedgerDraw, simulate_dledger
-from .store_mutants import append_before_the_removal_is_synced, found_by
+from .store_mutants import append_before_the_removal_is_synced, do_nothing, found_by
 
 
 def with_workloads(*workloads: str) -> Callable[[int], Outcome]:
@@ -51,10 +51,6 @@ def _count_unsynced(*, on_leader: bool) -> Callable[[Any], Any]:
         return written
 
     return make
-
-
-def _do_nothing(_: Any) -> Callable[[Any, Any], None]:
-    return lambda _links, _peer: None
 
 
 def _acknowledge_when_deposed(_: Any) -> Any:
@@ -146,7 +142,7 @@ DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         "dledger: answer no leader that is no member here",
         Links,
         "_dial_back",
-        _do_nothing,
+        do_nothing,
         found_by("ha/dledger/test_replica.py"),
     ),
     ("dledger: acknowledge when deposed", Waiters, "change_term", _acknowledge_when_deposed, QUEUES),

@@ -18,7 +18,7 @@ from ledgermq.testing.history import End
 from .controller_mutants import elect_one_outside, judge_at_once, keep_those_who_crashed
 from .outcome import Outcome
 from .simulate.elected import Blow, ElectedDraw, simulate_elected
-from .store_mutants import found_by
+from .store_mutants import do_nothing, found_by
 
 
 def with_plain_clients(seed: int) -> Outcome:
@@ -108,10 +108,6 @@ MASTERS_END = with_blows(*(Blow("end masters", seconds=2.0),) * 4)
 HANDSHAKES = found_by("ha/classic/test_authenticated.py")
 
 
-def _do_nothing(_: Any) -> Callable[[Any, Any], None]:
-    return lambda _log, _reason: None
-
-
 ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], Outcome]], ...] = (
     ("elected: count whoever is connected", InSyncAcknowledgements, "required", _count_those_connected, with_plain_clients),
     ("elected: leave out a member at once", InSyncAcknowledgements, "proposal", _leave_out_at_once, with_plain_clients),
@@ -137,7 +133,7 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         "elected: store before the epoch is kept",
         ClassicCommitLog,
         "refuse",
-        _do_nothing,
+        do_nothing,
         simulate_elected,
     ),
     ("elected: follow a master of any epoch", AuthenticatedSlave, "_take_welcome", _follow_any_epoch, HANDSHAKES),

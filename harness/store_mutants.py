@@ -99,6 +99,11 @@ def found_by(*tests: str) -> Callable[[int], Outcome]:
     return run
 
 
+def do_nothing(_: Any) -> Callable[..., None]:
+    """The replacement of what a planted bug leaves out."""
+    return lambda *_: None
+
+
 def _expiring(seed: int) -> Outcome:
     """A store whose segments expire while it is read."""
     return simulate_store(seed, lambda draw: attrs.evolve(draw, expiry=True))

@@ -296,7 +296,7 @@ class Dispatcher:
             try:
                 outcome = handler(connection, request)
             except RequestRefused as refusal:  # which may also say what has been changed
-                outcome = refusal.with_traceback(None)  # which refers to this frame: a cycle would wait for the collector
+                outcome = refusal
             settling = policy.settling() if policy is not None else None
         except Postponed as postponed:
             self._postpone(connection, request, postponed.ready)
@@ -307,7 +307,7 @@ class Dispatcher:
             _send_outcome(connection, request, outcome)
         else:
             self.start_counted(request, self._answer_settled, connection, request, outcome, settling)
-        del outcome  # an error and this frame refer to each other
+        del outcome  # an error and this frame refer to each other: a cycle would wait for the collector
 
     def _postpone(self, connection: ServerConnection, request: RemotingCommand, ready: Wait) -> None:
         try:
@@ -333,7 +333,7 @@ class Dispatcher:
             latencies.add(request.code, began)
 
     async def _carry_out(self, connection: ServerConnection, request: RemotingCommand) -> None:
-        policy = self._policies.get(request.code)
+        policy, settling = self._policies.get(request.code), None
         outcome: _Outcome = None
         try:
             if policy is not None:
@@ -341,13 +341,14 @@ class Dispatcher:
             try:
                 outcome = await self._waiting[request.code](connection, request)
             except RequestRefused as refusal:  # which may also say what has been changed
-                outcome = refusal.with_traceback(None)  # which refers to this frame: a cycle would wait for the collector
-            if policy is not None and (settling := policy.settling()) is not None:
-                await self._answer_settled(connection, request, outcome, settling)
-                return
+                outcome = refusal
+            settling = policy.settling() if policy is not None else None
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
             outcome = error
-        _send_outcome(connection, request, outcome)
+        if settling is None:
+            _send_outcome(connection, request, outcome)
+        else:
+            await self._answer_settled(connection, request, outcome, settling)
         del outcome
 
     async def _answer_settled(

@@ -43,14 +43,14 @@ QUEUES_DELETED_PER_TURN = 2000
 
 
 @attrs.define(eq=False)
-class _Deleting:
-    """An event that is applied in several turns, because it deletes a topic; for all others it has no queues."""
+class _Applying:
+    """An event that is being applied: the deletion of a topic takes several turns, all others one."""
 
     control: Control
     end: QueueEnd
     topic: str = ""
     queues: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
-    """The queues that are left, and where they go on."""
+    """The queues whose messages are still to be deleted, and where each goes on; none for other events."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -69,8 +69,8 @@ class LogEvents:
     """By topic and queue id, the deletions whose messages are still in the log, in log order; the last one counts."""
     _changes: int = 0
     """Counts changes of `deletions`."""
-    _deleting: _Deleting | None = None
-    """The event of which some queues are left."""
+    _applying: _Applying | None = None
+    """The event that the next call goes on with."""
     _crc: tuple[tuple[int, int], int] | None = None
     """The last checksum of the deletions, and when it was computed: the log's min offset and `_changes`."""
     topics: dict[str, QueueEnd] = attrs.field(factory=dict[str, QueueEnd])
@@ -87,35 +87,35 @@ class LogEvents:
         Raises:
             OSError: the disk refused. The event may be applied again.
         """
-        deleting = self._deleting
-        if deleting is None or deleting.end.physical_offset != physical_offset:
+        applying = self._applying
+        if applying is None or applying.end.physical_offset != physical_offset:
             self.processor.charge(size * APPLY_SECONDS_PER_BYTE)
             record = self.log.record(physical_offset, size)
             try:
                 control = decode_control(record if record is not None else b"")
-                deleting = self._deleting = self._begin(control, physical_offset, size)
+                applying = self._applying = self._begin(control, physical_offset, size)
             except CorruptRecord as error:
                 log.error("control_record_unreadable", physical_offset=physical_offset, reason=str(error))
                 return True
-        if not self._delete_some(deleting):
+        if not self._delete_some(applying):
             return False
-        self._deleting = None
+        self._applying = None
         if self.recovering:
-            self.recovered.append((physical_offset, deleting.control))
+            self.recovered.append((physical_offset, applying.control))
         for notify in self.on_event:
-            notify(physical_offset, deleting.control)
+            notify(physical_offset, applying.control)
         return True
 
-    def _begin(self, control: Control, physical_offset: int, size: int) -> _Deleting:
+    def _begin(self, control: Control, physical_offset: int, size: int) -> _Applying:
         """Apply an event, but for the queues that it deletes."""
         end = QueueEnd(physical_offset, size, 0)
         if control.kind == TOPIC_DELETED:
             return self._begin_deletion(control, end)
         if control.kind == QUEUES_END:
             self._end_queues(control, physical_offset, size)
-        return _Deleting(control, end)
+        return _Applying(control, end)
 
-    def _begin_deletion(self, control: Control, end: QueueEnd) -> _Deleting:
+    def _begin_deletion(self, control: Control, end: QueueEnd) -> _Applying:
         topic, next_offsets = deleted_topic_of(control)
         offsets = next_offsets.values()
         if fault := (
@@ -128,20 +128,20 @@ class LogEvents:
             if queue_id not in next_offsets:
                 # If the log is derived again for the index only, the queues may already be far beyond the event.
                 next_offsets[queue_id] = self.queues.table[topic, queue_id].end_before(end.physical_offset)
-        return _Deleting(control, end, topic, [(queue_id, offset) for queue_id, offset in next_offsets.items() if offset > 0])
+        return _Applying(control, end, topic, [(queue_id, offset) for queue_id, offset in next_offsets.items() if offset > 0])
 
-    def _delete_some(self, deleting: _Deleting) -> bool:
+    def _delete_some(self, applying: _Applying) -> bool:
         """Delete the messages of so many queues as one turn takes; returns whether these were the last ones."""
-        end, queues = deleting.end, deleting.queues
+        end, queues = applying.end, applying.queues
         for queue_id, offset in queues[: -QUEUES_DELETED_PER_TURN - 1 : -1]:
-            self._add(deleting.topic, queue_id, Deletion(end.physical_offset, end.size, offset))
+            self._add(applying.topic, queue_id, Deletion(end.physical_offset, end.size, offset))
             queues.pop()
         if queues:
             return False
-        if deleting.topic:
-            self._add_topic(deleting.topic, end)
+        if applying.topic:
+            self._add_topic(applying.topic, end)
             self.unsaved_end = end.physical_end
-            log.info("topic_ended", topic=deleting.topic, physical_offset=end.physical_offset)
+            log.info("topic_ended", topic=applying.topic, physical_offset=end.physical_offset)
         return True
 
     def _add_topic(self, topic: str, end: QueueEnd) -> None:
@@ -264,13 +264,13 @@ class LogEvents:
         """Forget all deletions, because the log begins anew."""
         self.deletions.clear()
         self.topics.clear()
-        self._deleting = None
+        self._applying = None
         self._changes += 1
         self.unsaved_end = 1  # the file is about another log and must be written again
 
     def cut(self, physical_offset: int) -> None:
         """Forget the deletions at or behind `physical_offset`, because the log was cut there."""
-        self._deleting = None
+        self._applying = None
         self.unsaved_end = min(self.unsaved_end, physical_offset)
         self._changes += 1
         for topic in [topic for topic, end in self.topics.items() if end.physical_end > physical_offset]:

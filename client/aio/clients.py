@@ -62,12 +62,14 @@ def _asked(method: Callable[Concatenate[Client, P], Awaitable[T]]) -> Callable[C
     return ask
 
 
-def _in_context(selector: QueueSelector) -> QueueSelector:
+def _in_context(selector: QueueSelector | None) -> QueueSelector | None:
     """Let a selector, which is called in the client's thread, see the context variables of the caller.
 
     What is not to be raised in a task of trio or set as the outcome of a future is raised as a `RuntimeError`: it would end the
     client, and a `StopIteration` would never reach the task that sends.
     """
+    if selector is None:
+        return None
     context = copy_context()
 
     def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
@@ -119,12 +121,10 @@ class AioProducer(Hosted[AioHost[producer.Producer[Body]]], Generic[Body]):
             check_queue("queue", queue)
         if (key is not None) + (queue is not None) + (selector is not None) > 1:
             raise InvalidArgument("give at most one of key, queue and selector")
-        if selector is not None:
-            selector = _in_context(selector)
         seconds = self.host.client.options.send_timeout_seconds
         if timeout_seconds is not None:
             seconds = check_seconds("timeout_seconds", timeout_seconds)
-        return await self._sends.send(message, key, queue, selector, seconds)
+        return await self._sends.send(message, key, queue, _in_context(selector), seconds)
 
     async def send_many(
         self,
@@ -145,7 +145,7 @@ class AioProducer(Hosted[AioHost[producer.Producer[Body]]], Generic[Body]):
             several,
             key=key,
             queue=queue,
-            selector=None if selector is None else _in_context(selector),
+            selector=_in_context(selector),
             timeout_seconds=timeout_seconds,
         )
 
@@ -160,11 +160,13 @@ class AioProducer(Hosted[AioHost[producer.Producer[Body]]], Generic[Body]):
     ) -> list[SendResult]:
         """Send messages of one topic in one request to one queue; see `Producer.send_batch`."""
         several = check_several(messages)  # a generator of the application runs in its own thread
-        if selector is not None:
-            selector = _in_context(selector)
-        client = self.host.client
         return await self.host.run(
-            client.send_batch, several, key=key, queue=queue, selector=selector, timeout_seconds=timeout_seconds
+            self.host.client.send_batch,
+            several,
+            key=key,
+            queue=queue,
+            selector=_in_context(selector),
+            timeout_seconds=timeout_seconds,
         )
 
     def statistics(self) -> ProducerStatistics:

@@ -258,13 +258,18 @@ async def test_a_deletion_that_is_met_again_hides_no_later_message_of_a_queue_th
         assert bodies(store) == list(range(1, 30))
 
 
+def put_wide(store: MessageStore) -> None:
+    """Put a message to each of ten queues."""
+    for queue_id in range(10):
+        store.put([numbered(queue_id, queue_id, "Wide")])
+    derive_all(store)
+
+
 async def test_a_wide_topic_is_deleted_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers wait for none of them, the task that derives goes on by itself, and what is behind the event is kept."""
     monkeypatch.setattr(events_module, "QUEUES_DELETED_PER_TURN", 3)
     async with small_store(tmp_path) as store:
-        for queue_id in range(10):
-            store.put([numbered(queue_id, queue_id, "Wide")])
-        derive_all(store)
+        put_wide(store)
 
         end = store.delete_topic("Wide")
         store.put([numbered(11, 1, "Wide")])
@@ -284,9 +289,7 @@ async def test_a_cut_forgets_a_deletion_that_is_half_applied(tmp_path: Path, mon
     """Another event may begin at the same place."""
     monkeypatch.setattr(events_module, "QUEUES_DELETED_PER_TURN", 3)
     async with small_store(tmp_path) as store:
-        for queue_id in range(10):
-            store.put([numbered(queue_id, queue_id, "Wide")])
-        derive_all(store)
+        put_wide(store)
         before = store.log.max_offset
         store.delete_topic("Wide")
         store.catch_up()
