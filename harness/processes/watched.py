@@ -35,6 +35,12 @@ REQUESTS_NOTED_MAX = 20
 KINDS_NOTED_MAX = 6
 
 
+def _place_of(thread: int) -> str:
+    """Where a thread is. No frame is kept, because a frame keeps everything alive that its local variables refer to."""
+    frame = sys._current_frames()[thread]  # noqa: SLF001 - documented, in spite of its name  # pyright: ignore[reportPrivateUsage]
+    return " ".join(f"{Path(one.filename).name}:{one.lineno}" for one in traceback.extract_stack(frame)[-FRAMES_NOTED_MAX:])
+
+
 class TurnWatch(trio.abc.Instrument):
     """Writes long turns to a file."""
 
@@ -72,9 +78,7 @@ class TurnWatch(trio.abc.Instrument):
             time.sleep(SAMPLE_SECONDS)
             began = self._step_began
             if began != self._placed and time.clock_gettime(clock) - began > PLACED_SECONDS:
-                frame = sys._current_frames()[self._main]  # noqa: SLF001 - documented, in spite of its name  # pyright: ignore[reportPrivateUsage]
-                frames = traceback.extract_stack(frame)[-FRAMES_NOTED_MAX:]
-                self.requests.append("in " + " ".join(f"{Path(one.filename).name}:{one.lineno}" for one in frames))
+                self.requests.append("in " + _place_of(self._main))
                 self._placed = began
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:

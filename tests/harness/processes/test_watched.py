@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 import trio
 
 from harness.processes import census
-from harness.processes.watched import NOTED_SECONDS, TurnWatch
+from harness.processes.watched import NOTED_SECONDS, PLACED_SECONDS, TurnWatch
 
 
 def _use_cpu(seconds: float) -> None:
@@ -55,3 +57,32 @@ def test_a_census_does_not_count_as_time_of_the_step_in_which_it_was_taken(
     noted = [json.loads(line) for line in _lines(tmp_path / "turns")]
     assert {turn["what"] for turn in noted} == ({"step", "pass"} if own_seconds else set())
     assert all(turn["cpu_ms"] < 500 for turn in noted)
+
+
+def test_naming_the_place_of_a_long_step_keeps_nothing_of_it_alive(tmp_path: Path) -> None:
+    """The thread that samples runs as long as the server, and what a census has listed is large."""
+
+    class Large:
+        pass
+
+    watch = TurnWatch(tmp_path / "turns")
+    threading.Thread(target=watch.sample, daemon=True).start()
+    found: list[weakref.ref[Large]] = []
+
+    def long_step() -> None:
+        large = Large()
+        found.append(weakref.ref(large))
+        while not watch.requests:
+            _use_cpu(PLACED_SECONDS)
+
+    async def step() -> None:
+        await trio.lowlevel.checkpoint()
+        long_step()
+        await trio.lowlevel.checkpoint()
+
+    trio.run(step, instruments=[watch])
+    deadline = time.monotonic() + 10
+    while found[0]() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    assert found[0]() is None
