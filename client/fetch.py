@@ -15,14 +15,15 @@ from ..message.errors import CorruptRecord
 from ..message.flags import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from ..message.message import MessageQueue
 from ..message.units import MASTER_ID
+from ..remoting.channel import Channel
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import RemotingCommand
+from ..remoting.command import RemotingCommand, wire_fields
 from ..remoting.errors import ConnectionLost
 from ..world.events import get_logger
 from ..world.network import Address
 from .assigned import PULL_MESSAGES_MAX, AssignedQueue
-from .errors import BadAnswer, ClientError, NoAnswer, NoRoute, Unreachable
-from .queue_calls import integer_of, request
+from .errors import BadAnswer, ClientError, NoAnswer, NoRoute, Refused, Unreachable
+from .queue_calls import integer_of, offset_at, request
 from .received import Origin, select_tags, split_records
 from .session import Session
 from .subscription import ReadFrom, Subscription
@@ -35,6 +36,8 @@ REFUSED_PAUSE_SECONDS = 1.0  # RocketMQ's `pullTimeDelayMillsWhenException`
 FLOW_CONTROL_PAUSE_SECONDS = 0.02
 BEHIND_PAUSE_SECONDS = 1.0
 """The pause before a slave that is behind is asked again; RocketMQ's clients ask again at once, in a busy loop."""
+CLOCKS_APART_MS = 1000
+"""How far the clocks of two masters may be apart when we look where the messages begin that have replaced others."""
 UNREACHABLE_PAUSE_SECONDS = 0.1
 UNREACHABLE_PAUSE_SECONDS_MAX = 1.0
 
@@ -48,7 +51,7 @@ class OffsetMoved:
     """The offset at which the group was to continue."""
     actual: int
     """The offset at which it continues. If it is higher, the messages between the two have expired and were not delivered; if
-    it is lower, the broker has fewer messages than the group has read."""
+    it is lower, the broker has lost messages that the group has read; there may be others at their offsets."""
 
 
 OnOffsetMoved = Callable[[OffsetMoved], object]
@@ -69,6 +72,16 @@ class PullPlan:
     on_offset_moved: OnOffsetMoved | None = None
 
 
+@attrs.frozen
+class _Last:
+    """The last message that came."""
+
+    epoch: int
+    """The epoch of the queue at that time."""
+    offset: int
+    stored_ms: int
+
+
 @attrs.define(eq=False)
 class Fetcher:
     """Pulls one queue and keeps its buffer filled."""
@@ -82,6 +95,9 @@ class Fetcher:
     """Called with the offset to continue at, when the requested one is not in the queue."""
     _room: trio.Event = attrs.field(factory=trio.Event)
     _pause: float = UNREACHABLE_PAUSE_SECONDS
+    _last: _Last | None = None
+    _trusted: Channel | None = None
+    """The connection whose broker is known to have that message, or not to have another one in its place."""
 
     async def run(self) -> None:
         """Pull until cancelled."""
@@ -92,15 +108,20 @@ class Fetcher:
                 self._room = trio.Event()
                 await self._room.wait()
                 continue
-            epoch = assigned.epoch
             try:
-                answer, address = await self._pull()
+                address, broker_id = await self._member()
+                await self._compare(address)
+                epoch = assigned.epoch
+                answer = await self._pull(address, broker_id)
                 if assigned.epoch != epoch:
                     continue  # the queue was reset in the meantime, so the answer is dropped
                 pause = self._take(answer, address)
                 self._pause = UNREACHABLE_PAUSE_SECONDS
             except (Unreachable, NoAnswer, NoRoute) as error:
                 pause = await self._look_elsewhere(error)
+            except Refused as error:
+                log.debug("queue_not_compared", queue=str(assigned.queue), reason=str(error))
+                pause = REFUSED_PAUSE_SECONDS
             except (BadAnswer, CorruptRecord) as error:
                 # Skipping it would silently lose messages, so the queue is stopped at this offset until the operator acts.
                 log.error("pull_answer_unusable", queue=str(assigned.queue), offset=assigned.next_offset, reason=str(error))
@@ -111,19 +132,54 @@ class Fetcher:
     def _wake(self) -> None:
         self._room.set()
 
-    async def _pull(self) -> tuple[RemotingCommand, Address]:
-        assigned, session, plan = self.assigned, self.session, self.plan
-        queue = assigned.queue
+    async def _member(self) -> tuple[Address, int]:
+        """The address and broker id of the member that gets the next pull, after a look at the route if there is none."""
+        queue, session = self.assigned.queue, self.session
         found = self._next_member()
         if found is None:
             await session.refresh_route(queue.topic)
             found = session.routes.member(queue.broker_name, self._wanted())
         if found is None:
             raise Unreachable(queue.broker_name, "no member of it is in the route")
-        address, broker_id = found
-        command = self._request(commits=plan.commits and broker_id == MASTER_ID)
+        return found
+
+    async def _compare(self, address: Address) -> None:
+        """Before the first pull on a connection, move back if the queue has another message in place of the last one we read.
+
+        Brokers that have lost messages give their offsets to later ones; a DLedger group that begins anew gives them from 0 on.
+        Once the queue has more of them than we have read, a pull would skip those before its offset, and nobody would know.
+        """
+        assigned, session, last = self.assigned, self.session, self._last
+        channel = session.channel_to(address)
+        if channel is self._trusted:
+            return
+        if last is not None and last.epoch == assigned.epoch and await self._is_replaced(last, address):
+            start = await offset_at(session, assigned.queue, last.stored_ms - CLOCKS_APART_MS)
+            if assigned.epoch != last.epoch:
+                return  # the queue was reset in the meantime
+            start = min(start, last.offset)
+            self._moved(start)
+            self.on_moved(start)
+        self._trusted = channel
+
+    async def _is_replaced(self, last: _Last, address: Address) -> bool:
+        """Whether a member has another message at the offset of `last`; no if it has none yet: the next pull will find that."""
+        command = self._request(commits=False)
+        sys_flag = int(command.ext["sysFlag"]) & ~PULL_SUSPEND
+        command.ext |= wire_fields({"queueOffset": last.offset, "maxMsgNums": 1, "sysFlag": sys_flag})
+        command.ext |= {"subscription": "*", "expressionType": "TAG"}  # another message may not match ours
+        answer = await self.session.call(address, command)
+        if answer.code == ResponseCode.SUCCESS:
+            came = split_records(self.origin, answer.body)
+            return any(each.queue_offset == last.offset and each.store_timestamp != last.stored_ms for each in came)
+        # If the member continues above, the message has expired.
+        return answer.code == ResponseCode.PULL_OFFSET_MOVED and integer_of(answer, "nextBeginOffset", address) < last.offset
+
+    async def _pull(self, address: Address, broker_id: int) -> RemotingCommand:
+        session = self.session
+        command = self._request(commits=self.plan.commits and broker_id == MASTER_ID)
         try:
-            return await session.call(address, command, PULL_SECONDS), address
+            return await session.call(address, command, PULL_SECONDS)
         except NoAnswer as error:
             if isinstance(error.__cause__, ConnectionLost):  # after a time-out, a heartbeat detects whether the broker is dead
                 session.avoid(address)
@@ -172,6 +228,8 @@ class Fetcher:
             assigned.max_offset = integer_of(answer, "maxOffset", address)
             assigned.broker_id = integer_of(answer, "suggestWhichBrokerId", address)
             messages = split_records(self.origin, answer.body) if code == ResponseCode.SUCCESS else []
+            if messages:
+                self._last = _Last(assigned.epoch, messages[-1].queue_offset, messages[-1].store_timestamp)
             oldest = integer_of(answer, "minOffset", address)
             if assigned.next_offset < oldest <= (messages[0].queue_offset if messages else next_offset):
                 self._moved(oldest)
@@ -195,6 +253,7 @@ class Fetcher:
             return 0.0
         if code == ResponseCode.FLOW_CONTROL:
             return FLOW_CONTROL_PAUSE_SECONDS
+        self._trusted = None  # the topic may be deleted, and come back with other messages
         if times := self.session.repeated.due(("refusal", address, code, answer.remark), trio.current_time()):
             queue = str(assigned.queue)
             log.warning("pull_refused", queue=queue, broker=str(address), code=code, remark=answer.remark, times=times)

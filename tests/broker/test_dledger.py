@@ -104,6 +104,19 @@ class Group:
                 await trio.sleep(0.01)
         return self.masters()[0]
 
+    async def begin_anew(self) -> None:
+        """Let all nodes, whose stores are in memory, lose them at once, and another one become master."""
+        old = await self.master()
+        for node in self.nodes:
+            await node.process.end(End.KILL)
+        self.sent.clear()
+        for node in self.nodes:
+            await self.nursery.start(node.process.run)
+        if await self.master() is old:
+            await old.process.end(End.CLEAN)
+            await self.master()
+            await self.nursery.start(old.process.run)
+
     async def produce(self, producer: Producer, messages: int) -> None:
         """Send so many messages; one that failed is sent again under another number."""
         while messages:

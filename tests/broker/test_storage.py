@@ -69,12 +69,7 @@ def test_a_group_of_which_every_node_has_lost_its_memory_begins_anew() -> None:
     async def story(group: Group) -> None:
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
             await group.produce(producer, 5)
-        for node in group.nodes:
-            await node.process.end(End.KILL)
-        group.sent.clear()
-        for node in group.nodes:
-            await group.nursery.start(node.process.run)
-        await group.master()
+        await group.begin_anew()
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
             await group.produce(producer, 5)
         assert sorted(await group.consumed()) == list(group.sent)

@@ -13,15 +13,17 @@ from trio.testing import MockClock
 from ledgermq.client.assigned import AssignedQueue
 from ledgermq.client.consumer import open_consumer
 from ledgermq.client.fetch import Fetcher, OffsetMoved, PullPlan
+from ledgermq.client.producer import open_producer
 from ledgermq.client.repeated import REPEAT_SECONDS
 from ledgermq.client.session import Session
-from ledgermq.client.subscription import Subscription
+from ledgermq.client.subscription import ConsumeFrom, Subscription
 from ledgermq.message.message import MessageQueue
 from ledgermq.remoting.codes import ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.logs import capture_logs
 from ledgermq.world.network import Address
 
+from ..broker.test_dledger import Group, scenario
 from .fake_cluster import NAMESRV, open_cluster
 from .test_received import Recorder, record
 
@@ -38,6 +40,9 @@ class GivenAwayDuringThePull:
     @property
     def routes(self) -> GivenAwayDuringThePull:
         return self
+
+    def channel_to(self, _address: Address) -> None:
+        return None
 
     def avoided(self) -> frozenset[Address]:
         return frozenset()
@@ -80,6 +85,9 @@ class Answering:
     @property
     def routes(self) -> Answering:
         return self
+
+    def channel_to(self, _address: Address) -> None:
+        return None
 
     def avoided(self) -> frozenset[Address]:
         return frozenset()
@@ -144,6 +152,33 @@ async def test_the_application_is_notified_of_an_offset_that_moved(
         await Fetcher(session, plan, assigned, Recorder(), lambda: None, assigned.move).run()
 
     assert moved == [OffsetMoved(queue, 5, actual) for actual in expected]
+
+
+@pytest.mark.parametrize("messages", [5, 100], ids=["fewer messages than before", "more"])
+def test_a_consumer_reads_a_group_that_begins_anew_from_its_first_message(messages: int) -> None:
+    """The offsets that it has read already belong to other messages now, which it would skip."""
+
+    async def story(group: Group) -> None:
+        async with (
+            open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer,
+            open_consumer(group.namesrv, "g", "T", consume_from=ConsumeFrom.FIRST, world=group.world("10.0.3.2")) as consumer,
+        ):
+
+            async def received() -> list[int]:
+                numbers: list[int] = []
+                with trio.fail_after(60):
+                    while len(numbers) < len(group.sent):
+                        async with consumer.take(32, 1.0) as batch:
+                            numbers += [int(message.body) for message in batch]
+                return sorted(numbers)
+
+            await group.produce(producer, 20)
+            assert await received() == list(group.sent)
+            await group.begin_anew()
+            await group.produce(producer, messages)
+            assert await received() == list(group.sent)
+
+    scenario(story, settings={"storeType": "MEMORY"})
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])

@@ -8,7 +8,6 @@ from trio.testing import MockClock
 from ledgermq.client.errors import SendTimeout
 from ledgermq.client.producer import open_producer
 from ledgermq.message.message import Message
-from ledgermq.testing.history import End
 
 from ..broker.test_dledger import Group, scenario
 from .fake_cluster import NAMESRV, open_cluster
@@ -20,7 +19,7 @@ def test_an_open_producer_goes_on_when_a_group_begins_anew() -> None:
     async def story(group: Group) -> None:
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
             await group.produce(producer, 5)
-            await _begin_anew(group)
+            await group.begin_anew()
 
             for _ in range(5):
                 await producer.send(Message("T", b"x"))
@@ -45,16 +44,3 @@ async def test_a_lost_topic_is_created_again_only_where_it_was(autojump_clock: M
         await producer.send(Message("t", b"3"))
 
         assert (other.bodies("t"), new.bodies("t")) == ([], [b"3"])
-
-
-async def _begin_anew(group: Group) -> None:
-    """Let all nodes lose their memory at once, and another one become master."""
-    old = await group.master()
-    for node in group.nodes:
-        await node.process.end(End.KILL)
-    for node in group.nodes:
-        await group.nursery.start(node.process.run)
-    if await group.master() is old:
-        await old.process.end(End.CLEAN)
-        await group.master()
-        await group.nursery.start(old.process.run)

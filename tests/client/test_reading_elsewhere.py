@@ -88,7 +88,7 @@ async def test_a_slave_that_is_behind_sends_readers_back_to_a_master_that_lives(
         cluster.create("t", 1)
         fill(master, 40)
         master.suggest = 1
-        slave.script(PULL, behind)
+        slave.script(PULL, behind, behind)
         async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer:
             started = trio.current_time()
             messages: list[ReceivedMessage] = []
@@ -98,7 +98,8 @@ async def test_a_slave_that_is_behind_sends_readers_back_to_a_master_that_lives(
 
             assert numbers(messages) == list(range(40))
             assert trio.current_time() - started < 0.5
-            assert slave.requests_of(PULL)[0].ext["queueOffset"] == "32"
+            compared, asked = (pull.ext["queueOffset"] for pull in slave.requests_of(PULL))
+            assert (compared, asked) == ("31", "32")
 
 
 async def test_a_hint_moves_reading_to_the_slave(autojump_clock: MockClock) -> None:
@@ -106,7 +107,7 @@ async def test_a_hint_moves_reading_to_the_slave(autojump_clock: MockClock) -> N
     async with open_cluster() as cluster:
         master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
         cluster.create("t", 1)
-        fill(master, 40)
+        fill(master, 64)
         fill(slave, 64)
         master.suggest = 1
         async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer:
@@ -118,7 +119,8 @@ async def test_a_hint_moves_reading_to_the_slave(autojump_clock: MockClock) -> N
 
             assert numbers(messages) == list(range(64))
             assert trio.current_time() - started < 1, "nobody waited for the master to have nothing more"
-            assert [request.ext["queueOffset"] for request in slave.requests_of(PULL)] == ["32"]
+            compared, asked = (pull.ext["queueOffset"] for pull in slave.requests_of(PULL))
+            assert (compared, asked) == ("31", "32")
             await until(lambda: "64" in {request.ext["queueOffset"] for request in master.requests_of(PULL)})
 
 
