@@ -29,7 +29,7 @@ from ..store.opening import open_message_store
 from ..store.scrub import Scrubber
 from ..world.address import Address, bare_host, is_loopback_host, is_numeric_host
 from ..world.events import get_logger
-from ..world.network import Network, Stream
+from ..world.network import Network, Stream, closing
 from ..world.real import World, real_world
 from ..world.slices import in_slices
 from ..world.supervision import keep_running
@@ -487,7 +487,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
     world, events = world or real_world(), log.bind(broker=config.broker_name)
     tls, network = await open_tls(config.tls, world)
     listeners = await _listen(config, world)
-    try:
+    async with closing(listeners):
         port = world.network.listener_port(listeners[0])
         host = bare_host(config.broker_ip1) or world.network.own_host()
         mode = mode_of(config, world, Address(host, port))
@@ -523,10 +523,6 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
         with trio.CancelScope(shield=True):  # deliveries of delayed messages are on the medium now
             await broker.persistence.write_all(always=True)
         events.info("broker_stopped", address=broker.address)
-    finally:
-        with trio.CancelScope(shield=True):
-            for listener in listeners:
-                await listener.aclose()
 
 
 def start_broker(config: BrokerConfig | None = None, world: World | None = None) -> AbstractAsyncContextManager[Broker]:
@@ -574,8 +570,6 @@ async def _listen(config: BrokerConfig, world: World) -> list[Listener[Stream]]:
         for port in ports:
             listeners += await world.network.open_listeners(config.bind_address, port)
     except BaseException:
-        with trio.CancelScope(shield=True):
-            for listener in listeners:
-                await listener.aclose()
-        raise
+        async with closing(listeners):
+            raise
     return listeners

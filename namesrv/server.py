@@ -17,7 +17,7 @@ from ..remoting.server import RemotingServer, ServerConnection, ServerLimits
 from ..remoting.tls import open_tls
 from ..world.events import get_logger
 from ..world.files import read_file
-from ..world.network import Address
+from ..world.network import Address, closing
 from ..world.real import World
 from ..world.supervision import keep_running
 from .config import CHANGEABLE, NamesrvConfig
@@ -83,6 +83,7 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
         limits = ServerLimits(idle_seconds=config.server_channel_max_idle_time_seconds)
         server = RemotingServer(dispatcher, world.network, world.clock, limits, tls)
         listeners = list(await world.network.open_listeners(config.bind_address, config.listen_port))
+        await opened.enter_async_context(closing(listeners))
         port = world.network.listener_port(listeners[0])
         address = Address(_ANYWHERE.get(config.bind_address, config.bind_address), port)
         await opened.enter_async_context(

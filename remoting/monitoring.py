@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ..message.json import dumps
+from ..world.network import closing
 from ..world.real import World
 from ..world.supervision import keep_running
 from .dispatcher import Dispatcher
@@ -81,13 +82,10 @@ async def open_monitoring(
     dispatcher.latencies = latencies
     trio.lowlevel.add_instrument(turns)
     try:
-        async with trio.open_nursery() as nursery:
+        async with closing(listeners), trio.open_nursery() as nursery:
             nursery.start_soon(keep_running, "monitoring", partial(serve_pages, monitoring(turns, latencies).pages, listeners))
             yield
             nursery.cancel_scope.cancel()
     finally:
         trio.lowlevel.remove_instrument(turns)
         dispatcher.latencies = None
-        with trio.CancelScope(shield=True):
-            for listener in listeners:
-                await listener.aclose()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 import attrs
@@ -266,6 +267,15 @@ class TcpListener(Listener[Stream]):
 
     async def aclose(self) -> None:
         await self.listener.aclose()
+
+
+@asynccontextmanager
+async def closing(listeners: Iterable[Listener[Stream]]) -> AsyncGenerator[None]:
+    """Close listeners at the end of an `async with` block, whether or not a server has begun to accept from them."""
+    async with AsyncExitStack() as opened:
+        for listener in listeners:
+            opened.push_async_callback(listener.aclose)
+        yield
 
 
 def _lean(stream: trio.SocketStream) -> TcpStream:

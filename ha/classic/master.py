@@ -18,7 +18,7 @@ from ...message.checksum import crc32
 from ...store.commitlog import CommitLog
 from ...world.clock import Clock
 from ...world.events import get_logger
-from ...world.network import Address, Network, Stream
+from ...world.network import Address, Network, Stream, closing
 from ...world.randomness import Randomness
 from ...world.ticks import next_tick
 from ...world.workers import Workers
@@ -256,12 +256,14 @@ class HAService:
         listeners = list(await self._listen())
         self.port = self.network.listener_port(listeners[0])
         recovered_end = self.sent_end = self.log.max_offset
-        begun = await self._begin_epoch(recovered_end)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._sweep)
-            nursery.start_soon(self._serve, listeners, recovered_end, begun)
-            log.info("ha_service_started", port=self.port, protocol=self.settings.protocol, replicas=self.settings.replicas)
-            task_status.started()
+        async with closing(listeners):
+            begun = await self._begin_epoch(recovered_end)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._sweep)
+                nursery.start_soon(self._serve, listeners, recovered_end, begun)
+                settings = self.settings
+                log.info("ha_service_started", port=self.port, protocol=settings.protocol, replicas=settings.replicas)
+                task_status.started()
 
     async def _listen(self) -> Sequence[Listener[Stream]]:
         host, port = self.settings.listen_host, self.settings.listen_port

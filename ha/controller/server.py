@@ -14,7 +14,7 @@ from ...remoting.server import RemotingServer, ServerLimits
 from ...remoting.tls import open_tls
 from ...store.locking import StoreLock, lock_store
 from ...world.disk import Disk
-from ...world.network import Address
+from ...world.network import Address, closing
 from ...world.real import World
 from .config import CHANGEABLE, ControllerConfig
 from .errors import BadControllerConfig
@@ -65,8 +65,7 @@ async def open_controller(config: ControllerConfig, world: World) -> AsyncGenera
         config = config.with_entries(changes)
         opened.callback((await world.workers.run(_lock, world.disk, config.store_path)).release)
         listeners = list(await world.network.open_listeners(config.bind_address, config.listen_port))
-        for listener in listeners:
-            await opened.enter_async_context(listener)
+        await opened.enter_async_context(closing(listeners))
         settings = config.replica_settings(world.network.listener_port(listeners[0]))
         node = await opened.enter_async_context(
             open_member(

@@ -77,6 +77,8 @@ class Process(Generic[Server]):
                     self.on_start(self.server)
                     task_status.started()
                     await self._stop.wait()
+            left_open = [] if self._dead else self.machine.fabric.left_open(self.host)
+            assert not left_open, f"{self.host} has stopped cleanly and left open: {', '.join(left_open)}"
         except BaseException:
             if not self._dead:  # errors of a killed process are ignored
                 raise

@@ -332,6 +332,11 @@ class SimFabric:
         self.machines_on.add(host)
         return SimNetwork(self, host)
 
+    def left_open(self, host: str) -> list[str]:
+        """The listeners and connections that a host has open, which are none after a process has closed what it opened."""
+        listeners = [f"listener on port {address.port}" for address in self.listeners if address.host == host]
+        return listeners + [f"connection to {stream.peer}" for stream in self.streams if stream.local.host == host]
+
     def handled_at(self, host: str, at: float) -> float:
         """When the processor of a host handles what happens there at a time."""
         processor = self.processors.get(host)

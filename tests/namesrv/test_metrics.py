@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import socket
+
 import orjson
 import pytest
 
@@ -35,6 +38,21 @@ async def test_a_name_server_serves_its_metrics_and_its_state(tmp_path: object) 
     assert b'rocketmq_rpc_latency_count{cluster="",node_id=' in text
     assert b'request_code="103"' in text
     assert (live, ready, orjson.loads(checks)) == ((200, b"ok\n"), 200, {})
+
+
+async def test_a_name_server_whose_port_of_metrics_is_taken_leaves_no_port_open() -> None:
+    """A listener that is left open is a warning when it is collected, and warnings are errors here."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = NamesrvConfig(
+            listen_port=0,
+            bind_address="127.0.0.1",
+            metrics_exporter_type="PROM",
+            metrics_prom_exporter_port=taken.getsockname()[1],
+        )
+        with pytest.raises(OSError, match="cannot listen"):
+            async with open_namesrv(config, real_world()):
+                pass
+    gc.collect()
 
 
 def test_a_kind_of_exporter_that_is_not_here_is_refused() -> None:

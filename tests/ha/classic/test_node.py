@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -12,6 +14,7 @@ from ledgermq.ha.classic.node import StoreFollower
 from ledgermq.ha.classic.slave import HAClient
 from ledgermq.store.statuses import GetStatus, PutStatus
 from ledgermq.testing.logs import capture_logs
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Stream
 
 from ..nodes import Joined, Lines, OpenNode, events_of, message
@@ -330,6 +333,20 @@ async def test_a_master_on_a_full_disk_starts_and_serves_slaves_once_there_is_ro
         last = master.service.epochs.last
         assert last is not None
         assert last.start == recovered_end
+
+
+async def test_a_master_that_stops_before_it_serves_leaves_no_port_open(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines
+) -> None:
+    """Its epoch cannot be written down, so that it has not begun to accept slaves. It could not listen there again."""
+    disk = SimDisk(random.Random("m"))
+    async with open_node("m", disk=disk):
+        pass
+    disk.faults.capacity = 0
+    async with open_node("m", disk=disk):
+        assert lines.listening
+
+    assert not lines.listening
 
 
 async def test_a_slave_shows_nothing_that_its_master_may_still_lose(
