@@ -22,7 +22,7 @@ from ..message.control import QUEUES_END, TOPIC_DELETED, Control, decode_control
 from ..message.errors import CorruptRecord
 from ..world.events import get_logger
 from ..world.processor import Processor, RealProcessor
-from ..world.slices import ROWS_PER_SLICE, in_slices
+from ..world.slices import ROWS_PER_SLICE, in_slices, rows_of
 from .commitlog import CommitLog
 from .consumequeue import ConsumeQueues
 from .deletions import Deletion, QueueEnd, Row, deletions_of, ends_of, row_of, topics_of
@@ -40,6 +40,8 @@ DELETED_TOPICS_MAX = 10_000
 """How many deleted topics are kept by name; then the oldest is forgotten, and its delayed messages would be delivered."""
 QUEUES_DELETED_PER_TURN = 2000
 """How many queues of a deleted topic one turn of the event loop looks at, in some 10 ms."""
+NEW_ROWS_PER_SLICE = 2_000
+"""How many new rows one turn adds to what is to be written: they are lists, which the garbage collector looks at as well."""
 
 
 @attrs.define(eq=False)
@@ -229,11 +231,11 @@ class LogEvents:
         """
         low, table = self.log.min_offset, self.queues.table
         deleted, ended = _Table(), _Table()
-        async for piece in in_slices(list(self.deletions.items()), ROWS_PER_SLICE):
+        async for piece in in_slices(list(self.deletions.items()), NEW_ROWS_PER_SLICE, rows_of):
             for (topic, queue_id), deletions in piece:
                 if rows := _rows_in_log(deletions, low):
                     deleted.setdefault(topic, {})[str(queue_id)] = rows
-        async for queues in in_slices(list(table.items()), ROWS_PER_SLICE):
+        async for queues in in_slices(list(table.items()), NEW_ROWS_PER_SLICE):
             for (topic, queue_id), queue in queues:
                 if table.get((topic, queue_id)) is not queue:
                     continue
