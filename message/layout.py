@@ -374,6 +374,21 @@ def check_record(buffer: Buffer, position: int, limit: int, *, check_crc: bool =
     return Check.RECORD, span
 
 
+def is_part_of_record(part: Buffer, physical_offset: int, room: int) -> bool:
+    """Whether `part` may be the first bytes of a record or filler at `physical_offset`, whose other bytes are missing.
+
+    Args:
+        room: how many bytes the segment has from there on, which no record exceeds.
+    """
+    if len(part) < BLANK.size:
+        return True
+    size, magic = _SIZE_AND_MAGIC.unpack_from(part, 0)
+    if not len(part) < size <= room or magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
+        return False
+    written = bytes(part[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8])
+    return magic == MAGIC_BLANK or len(written) < 8 or int.from_bytes(written, "big") == physical_offset
+
+
 def body_size_of(buffer: Buffer, span: RecordSpan) -> int:
     """Bytes of the body of a checked record."""
     return _INT.unpack_from(buffer, span.body_at - 4)[0]  # type: ignore[no-any-return]

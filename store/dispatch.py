@@ -207,6 +207,14 @@ class Dispatcher:
         """Readable bytes that are not derived yet."""
         return max(self.log.readable_offset - self.dispatched_offset, 0)
 
+    @property
+    def goes_on_later(self) -> bool:
+        """Whether a round that made no progress was in front of a record all the same.
+
+        Rounds go on with it in later turns of the event loop, or after a checkpoint, which closes files.
+        """
+        return self._half_applied or self.open_files.awaited
+
     def offer(self, start: int, end: int, records: list[Derivable]) -> None:
         """Pass the records of one append, which covers the log from `start` to `end`."""
         self._put_end = end
@@ -313,6 +321,8 @@ class Dispatcher:
                 position = batch_end
                 records += batch
         if not records:
+            if offered and offered[0][0] <= start:
+                return False  # a part of one append is readable, and the next segment may begin in it
             stop = min(readable, offered[0][0]) if offered else readable
             tags_codes = self.tags_codes
             for after, parts in self.log.records(start, stop):
@@ -322,6 +332,7 @@ class Dispatcher:
                     if len(records) >= records_max:
                         break
         if position == start:
+            self.open_files.awaited = self._half_applied = False
             return self._skip_damaged(start)
         if position - start > ROUND_KEY_CHARS_MAX:  # fewer bytes cannot hold more characters of keys
             position = self._keep_round_short(records, start, position)

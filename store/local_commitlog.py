@@ -301,9 +301,10 @@ class LocalCommitLog:
             while at < limit:
                 parts = derived_parts(view, at, limit)
                 if parts is None or (check_crc and check_record(view, at, limit)[0] is not Check.RECORD):
-                    if check_record(view, at, limit)[0] is not Check.BLANK:
+                    segment_end = self.segment_end(position)
+                    if check_record(view, at, limit)[0] is not Check.BLANK or segment_end > end:
                         return
-                    at = self.segment_end(position) - position
+                    at = segment_end - position
                     yield position + at, None
                     break
                 at += parts[0]

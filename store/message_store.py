@@ -7,19 +7,30 @@ broker's log, and the queues as a whole. Everything runs on the event loop; only
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from math import inf
 from typing import Protocol
 
 import attrs
+import trio
 
 from ..message.control import deletion_of
+from ..message.layout import is_part_of_record
+from ..world.events import get_logger
 from ..world.slices import in_slices
 from .cleaning import Cleaner
 from .consumequeue import ConsumeQueue
+from .errors import DamagedLog
 from .events import LogEvents
 from .put_side import PutSide
 from .read_side import ReadSide
 
+events = get_logger(__name__)
+
+GOES_ON_SECONDS = 0.01
+"""How long deriving waits before it tries a round again that could not go on yet."""
+RECORDS_PER_TURN = 1000
+"""How many records one turn of the event loop walks over."""
 QUEUES_PER_TURN = 10_000
 """How many queues one turn of the event loop asks for their next offset, in a microsecond each."""
 
@@ -104,19 +115,51 @@ class MessageStore(PutSide, ReadSide):
         All messages of the log must be readable, and none may be appended meanwhile.
 
         Raises:
-            OSError: the disk refused; the call may be repeated.
+            OSError, DamagedLog: as `drop_incomplete_record`; the call may be repeated.
         """
-        while self.dispatcher.behind_bytes and self.dispatcher.round():
-            await self.world.processor.next_turn()
+        await self._derive_readable()
         if self.dispatcher.dispatched_offset < self.log.max_offset and self.log.readable_limit is None:
             await self.log.flush()
-            while self.dispatcher.behind_bytes and self.dispatcher.round():
-                await self.world.processor.next_turn()
-            if self.dispatcher.dispatched_offset < self.log.max_offset:
-                await self.cut(self.dispatcher.dispatched_offset)
+            await self._derive_readable()
+            await self.drop_incomplete_record()
         await self._take_up_next_offsets_in_slices()
         self.queue_ends.pending = self.queue_ends.filled_from() > 0
         self.last_timestamp = max(self.last_timestamp, self.dispatcher.last_store_timestamp)
+
+    async def _derive_readable(self) -> None:
+        dispatcher = self.dispatcher
+        while dispatcher.behind_bytes:
+            if dispatcher.round():
+                await self.world.processor.next_turn()
+            elif dispatcher.goes_on_later:
+                await trio.sleep(GOES_ON_SECONDS)
+            else:
+                return
+
+    async def drop_incomplete_record(self) -> None:
+        """Drop the first bytes of a record at the end of the log; a slave has them whose master ended before it sent the rest.
+
+        What is appended behind them would be read by nobody.
+
+        Raises:
+            OSError: the disk refused; the call may be repeated.
+            DamagedLog: the bytes behind the last whole record are no part of one. Nothing was dropped.
+        """
+        log, end = self.log, self.log.max_offset
+        position = max(self.dispatcher.dispatched_offset, log.min_offset)
+        begun = -1
+        while begun < position < end:
+            begun = position
+            for position, _ in islice(log.records(begun, end), RECORDS_PER_TURN):  # noqa: B007 - the last one counts
+                pass
+            await self.world.processor.next_turn()
+        if position >= end:
+            return
+        rest = log.slice_from(position, end - position)
+        if len(rest) < end - position or not is_part_of_record(rest, position, log.segment_end(position) - position):
+            raise DamagedLog(log.directory, position, log.flushed_offset)
+        events.warning("incomplete_record_dropped", physical_offset=position, dropped_bytes=end - position)
+        await self.cut(position)
 
     def take_up_next_offsets(self) -> None:
         """Let queues continue behind their last message, or at the offset of their last deletion if they have no later one."""

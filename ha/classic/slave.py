@@ -369,10 +369,10 @@ class HAClient:
         # With SYNC_FLUSH a master that has lost power has what it let consumers see. This outlives a start of the slave.
         shown_end = max(confirmed_end, self.follower.log.readable_limit or 0)
         # An elected master lets consumers see what all nodes hold that count, and answers nothing else.
-        if self.settings.elected and shown_end <= start:
+        if self.settings.elected and not self._holds_record(start, shown_end):
             return
         answered_end = shown_end if self.settings.sync_flush else max(confirmed_end, promised_end)
-        if self.settings.accept_loss or (answered_end <= start and seconds <= UNPROMISED_SECONDS_MAX):
+        if self.settings.accept_loss or (not self._holds_record(start, answered_end) and seconds <= UNPROMISED_SECONDS_MAX):
             return
         raise HaRefused(
             f"this slave's log goes to {end}, and its master's is another one from {start} on: {end - start} bytes, stored "
@@ -381,6 +381,10 @@ class HAClient:
             f"slave, or accept the loss: stop this slave and run `ledgermq store cut STORE --at {start}`, which moves those "
             "bytes aside"
         )
+
+    def _holds_record(self, start: int, end: int) -> bool:
+        """Whether the log has a whole record between two offsets; what is confirmed and shown may end inside of one."""
+        return next(iter(self.follower.log.records(start, end)), None) is not None
 
     async def _abandon(self, fact: LogAbandoned) -> None:
         if fact.diverged:

@@ -96,6 +96,10 @@ class ElectedNode(ClassicNode):
         One that does not come leaves the set. Cancellation: the next election cancels it.
         """
         self._settled = True
+        # Before the epoch begins, which has to begin where records do: the others count what they hold by it.
+        await self._store.drop_incomplete_record()
+        if self._local.readable_limit is not None:
+            self._local.readable_limit = min(self._local.readable_limit, self._local.max_offset)
         await super().lead(broker_id, synchronous=synchronous, term=term)
         while self.in_sync is not None and not self.in_sync.settled:
             await self._moved.park()

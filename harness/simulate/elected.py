@@ -99,6 +99,8 @@ class ElectedDraw(NodesDraw):
     """Failures of one node each, without any other fault, after the others."""
     restarts: bool
     """Whether all nodes lose power at the end of the run, and are read after they have started again."""
+    transfer_batch: int
+    """The most log bytes of one of the first frames; shorter than many records, so that a copy may end inside one."""
 
     @classmethod
     def of(cls, seed: int) -> ElectedDraw:
@@ -127,6 +129,7 @@ class ElectedDraw(NodesDraw):
             failures=tuple(Blow.of(rng, single) for _ in range(rng.randint(0, 2))),
             blows=tuple(Blow.of(rng, BLOWS) for _ in range(rng.randint(1, 3))),
             restarts=rng.random() < 0.4,
+            transfer_batch=rng.choice((200, 32_768)),
         )
 
     @property
@@ -212,6 +215,7 @@ class ElectedRun(NodesRun[ElectedDraw]):
             "controllerAddr": ";".join(str(Address(process.host, CONTROLLER_PORT)) for process in group.controllers),
             "haSecret": "secret",
             "flushDiskType": "SYNC_FLUSH" if draw.sync_flush else "ASYNC_FLUSH",
+            "haTransferBatchSize": str(draw.transfer_batch),
             "mappedFileSizeCommitLog": str(draw.segment_size),
             "maxMessageSize": str(draw.segment_size // 2),
             "maxHashSlotNum": "10",

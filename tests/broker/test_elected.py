@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import pytest
 import trio
 
+from ledgermq.broker.broker import Broker
 from ledgermq.client.consumer import open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
 from ledgermq.testing.embedded import open_virtual
+from ledgermq.testing.sim.network import SimNetwork
+from ledgermq.world.network import Address
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
 
@@ -74,3 +80,60 @@ async def test_a_master_that_is_stopped_in_order_is_replaced_before_it_goes() ->
 
         assert trio.current_time() - begun < 0.5
         assert await cluster.master() != master
+
+
+def incompressible(seed: int) -> str:
+    """A text of which a megabyte is left when it is compressed."""
+    return random.Random(seed).randbytes(1_000_000).hex()
+
+
+async def until(holds: Callable[[], bool], pause: float = 0.01) -> None:
+    """Wait until something holds, and pause between two looks."""
+    while not holds():  # noqa: ASYNC110 - a replica notifies nobody of a part of a record
+        await trio.sleep(pause)
+
+
+def whole_records_end(broker: Broker) -> int:
+    """Where the last whole record of a broker's log ends."""
+    log = broker.store.log
+    return max((end for end, _ in log.records(log.min_offset, log.max_offset)), default=log.min_offset)
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+async def test_a_replica_whose_log_ends_inside_a_record_goes_on_behind_the_last_whole_one(nodes: int) -> None:
+    """Its master died while it sent the rest. What followed the first bytes of a record would be read by nobody.
+
+    All replicas hold a part of the record, and have been told so. That they drop it is no loss.
+    """
+    async with (
+        open_virtual(mode="controller", nodes=nodes, settings={"haTransferBatchSize": "200"}) as cluster,
+        open_producer(cluster.namesrv, "producers", world=cluster.world) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        await send(producer, "before")
+        master = await cluster.master()
+        replicas = [broker for broker in cluster.brokers if broker.address != master]
+        nursery.start_soon(send, producer, incompressible(1))
+        with trio.fail_after(5):
+            await until(
+                lambda: all(whole_records_end(each) < (each.store.log.readable_limit or 0) for each in replicas), 0.0001
+            )
+        network = cluster.world.network
+        assert isinstance(network, SimNetwork)
+        network.fabric.swallow(Address.parse(master).host)  # what is on its way does not arrive either
+        await cluster.kill(master)
+        await send(producer, incompressible(2))
+
+        elected = cluster.node(await cluster.master()).broker
+        assert elected is not None
+        store = elected.store
+        with trio.fail_after(5):
+            await until(lambda: store.dispatch_behind_bytes == 0)
+        network.fabric.spare(Address.parse(master).host)
+        await cluster.start(master)
+        with trio.fail_after(60):
+            await until(lambda: len({each.store.log.max_offset for each in cluster.brokers}) == 1)
+        end = store.log.max_offset
+        assert [bytes(each.store.log.slice_from(0, end)) for each in cluster.brokers] == nodes * [
+            bytes(store.log.slice_from(0, end))
+        ]

@@ -33,7 +33,7 @@ from ledgermq.store.queue_files import NEW_FILES_PER_TURN_MAX
 from ledgermq.store.statuses import GetStatus
 from ledgermq.testing.logs import capture_logs
 
-from .stores import STORE_HOST, incoming, small_store
+from .stores import STORE_HOST, derive_all, incoming, small_store
 
 
 @given(st.floats(0, 60), st.floats(0, BULK_SECONDS), st.booleans())
@@ -217,6 +217,27 @@ async def test_small_events_are_applied_in_several_rounds(tmp_path: Path, autoju
 
         assert sum(applied) == 700
         assert max(applied) <= ROUND_KEY_CHARS_MAX // 128, "or as many as have fewer bytes than that"
+
+
+async def test_a_part_of_an_append_that_reaches_into_the_next_segment_is_not_skipped_as_damaged(tmp_path: Path) -> None:
+    """What other nodes hold may end anywhere, and the records of one append are derived together."""
+    async with small_store(tmp_path) as store:
+        log = store.log
+        assert isinstance(log, LocalCommitLog)
+        for _ in range(100):
+            before = log.max_offset
+            store.put([incoming(b"x" * 500) for _ in range(5)])
+            if log.segment_end(before) < log.max_offset:
+                break
+            derive_all(store)
+        log.readable_limit = log.segment_end(before) + 10
+        derive_all(store)
+        assert store.dispatcher.dispatched_offset == before
+        store.dispatcher.cut(log.max_offset)  # nothing of it is dropped; the records are read back from now on
+        log.readable_limit = None
+        derive_all(store)
+
+        assert store.max_offset("TopicTest", 1) == store.next_offsets["TopicTest", 1]
 
 
 async def test_what_is_behind_by_more_than_a_round_is_not_made_to_wait_longer(

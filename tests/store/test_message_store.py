@@ -11,8 +11,12 @@ import trio.testing
 
 from ledgermq.message.layout import decode_record
 from ledgermq.message.properties import KEYS, encode_properties
+from ledgermq.store import events as store_events
 from ledgermq.store import message_store
+from ledgermq.store.errors import DamagedLog
 from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.store.message_store import MessageStore
+from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 
@@ -115,3 +119,87 @@ async def test_the_next_offsets_of_many_queues_are_taken_up_in_several_turns(
         assert len(seen) >= 9
         assert set(seen) == {1}
         assert store.next_offsets == before
+
+
+async def test_a_store_that_becomes_writable_with_more_queues_than_files_may_be_open_cuts_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Deriving waits for a checkpoint, which closes files, and goes on; what follows is no incomplete record."""
+    async with opened(SimDisk()) as store:
+        store.queues.open_files.most = 4
+        store.put([incoming(queue_id=queue_id) for queue_id in range(60)])
+        end = store.log.max_offset
+
+        await store.become_writable()
+
+        assert (store.log.max_offset, store.dispatch_behind_bytes) == (end, 0)
+        assert store.next_offsets == {("TopicTest", queue_id): 1 for queue_id in range(60)}
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["alone", "with a limit of other nodes"])
+async def test_a_store_that_becomes_writable_behind_the_deletion_of_a_wide_topic_cuts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, limited: bool
+) -> None:
+    """The deletion is applied in several turns; an offset taken up in between would be given out twice."""
+    monkeypatch.setattr(store_events, "QUEUES_DELETED_PER_TURN", 1)
+    async with small_store(tmp_path) as store:
+        store.put([incoming(queue_id=queue_id) for queue_id in range(60)])
+        derive_all(store)
+        store.delete_topic("TopicTest")
+        store.put([incoming(topic="Other", queue_id=1)])
+        end = store.log.max_offset
+        assert isinstance(store.log, LocalCommitLog)
+        store.log.readable_limit = end if limited else None
+        store.next_offsets.clear()
+
+        await store.become_writable()
+
+        assert (store.log.max_offset, store.dispatch_behind_bytes) == (end, 0)
+        assert store.next_offsets == {("Other", 1): 1, **{("TopicTest", queue_id): 1 for queue_id in range(60)}}
+
+
+@pytest.mark.parametrize("missing", ["one byte", "all but seven bytes", "half", "a part of the filler"])
+async def test_the_first_bytes_of_a_record_are_dropped_before_another_one_follows(tmp_path: Path, missing: str) -> None:
+    """A slave has them if its master ended before it sent the rest; nobody would read what is appended behind them."""
+    async with small_store(tmp_path / "master") as master, small_store(tmp_path / "slave") as store:
+        for _ in range(200):
+            master.put([incoming(b"x" * 1000)])
+            if missing == "a part of the filler" and len(master.log.files()) > 1:
+                break
+        sound, end = ends_of_records(master, missing)
+        received = master.log.slice_from(0, end)
+        assert isinstance(store.log, LocalCommitLog)
+        store.log.append_raw(0, received)
+
+        await store.drop_incomplete_record()
+
+        assert store.log.max_offset == sound
+        assert store.put([incoming(b"after")]).statuses == [PutStatus.PUT_OK]
+        derive_all(store)
+        assert store.dispatch_behind_bytes == 0
+
+
+def ends_of_records(master: MessageStore, missing: str) -> tuple[int, int]:
+    """Where a whole record of the first segment ends, and where a copy ends that lacks a part of what follows."""
+    ends = [0, *(end for end, parts in master.log.records(0, master.log.segment_end(0)) if parts is not None)]
+    if missing == "a part of the filler":
+        return ends[-1], ends[-1] + 8
+    size = ends[3] - ends[2]
+    return ends[2], ends[2] + {"one byte": size - 1, "all but seven bytes": 7, "half": size // 2}[missing]
+
+
+async def test_a_damaged_record_is_never_taken_for_an_incomplete_one(tmp_path: Path) -> None:
+    """What follows it may have been acknowledged: nothing is cut, and the store does not become writable."""
+    async with small_store(tmp_path / "master") as master, small_store(tmp_path / "slave") as store:
+        master.put([incoming(b"x" * 100) for _ in range(10)])
+        end = master.log.max_offset
+        received = bytearray(master.log.slice_from(0, end))
+        at = next(end for end, _ in master.log.records(0, end))
+        received[at + 4 : at + 8] = b"rot!"
+        assert isinstance(store.log, LocalCommitLog)
+        store.log.append_raw(0, received)
+
+        with pytest.raises(DamagedLog, match=f"physical offset {at} is damaged"):
+            await store.become_writable()
+
+        assert store.log.max_offset == end
