@@ -13,6 +13,7 @@ from ledgermq.ha.classic.in_sync import InSyncAcknowledgements
 from ledgermq.ha.classic.slave import HAClient
 from ledgermq.ha.controller import decisions
 from ledgermq.ha.controller.liveness import Liveness
+from ledgermq.store.message_store import MessageStore
 from ledgermq.testing.history import End
 
 from .controller_mutants import elect_one_outside, judge_at_once, keep_those_who_crashed
@@ -96,10 +97,10 @@ def _serve_later_epochs(original: Any) -> Callable[[Any, Any], None]:
     return judge
 
 
-def _sync_nothing(_: Any) -> Callable[[Any], Any]:
-    async def sync(self: Any) -> None: ...
+def _wait_for_nothing(_: Any) -> Callable[[Any], Any]:
+    async def call(self: Any) -> None: ...
 
-    return sync
+    return call
 
 
 LEADER_ENDS = with_blows(Blow("slow", seconds=10.0), alone=(Blow("end leading controller"),) * 2)
@@ -128,13 +129,20 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
     ("elected: elect one outside the set", decisions, "elect", elect_one_outside, MASTERS_END),
     ("elected: a fresh leader judges at once", Liveness, "begin", judge_at_once, LEADER_ENDS),
     ("elected: keep those who crashed", decisions, "_after_restart", keep_those_who_crashed, POWER_ENDS),
-    ("elected: acknowledge what is not synced", HAClient, "_sync_reported", _sync_nothing, with_synced_puts),
+    ("elected: acknowledge what is not synced", HAClient, "_sync_reported", _wait_for_nothing, with_synced_puts),
     (
         "elected: store before the epoch is kept",
         ClassicCommitLog,
         "refuse",
         do_nothing,
         simulate_elected,
+    ),
+    (
+        "elected: begin an epoch inside a record",
+        MessageStore,
+        "drop_incomplete_record",
+        _wait_for_nothing,
+        found_by("broker/test_elected.py"),
     ),
     ("elected: follow a master of any epoch", AuthenticatedSlave, "_take_welcome", _follow_any_epoch, HANDSHAKES),
     ("elected: serve slaves of later epochs", AuthenticatedMaster, "_judge", _serve_later_epochs, HANDSHAKES),

@@ -491,7 +491,11 @@ class SimNetwork:
         except (trio.WouldBlock, trio.BrokenResourceError):
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)) from None
         fabric.streams[ours] = fabric.streams[theirs] = None
-        await trio.sleep(fabric.delay())
+        try:
+            await trio.sleep(fabric.delay())
+        except trio.Cancelled:
+            ours.close()
+            raise
         return ours
 
     async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
