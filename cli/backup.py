@@ -167,8 +167,8 @@ def restore_store(backup: str, target: str, until_ms: int | None, address: Addre
     """Write the newest point of BACKUP, or the store at another moment, to the empty directory TARGET.
 
     TARGET becomes a store of the mode that was backed up; that of a DLedger node becomes a group of its own, with this node as
-    the only voter. A moment lies between two points: what was stored up to it is restored, with the positions of groups and of
-    delayed messages from the point before it, so that some messages may be delivered again and none is skipped.
+    the only voter. A moment lies between two points: what was stored up to it is restored, with the tables of the point before
+    and what the log changed in them until then. Some messages may be delivered again, and none is skipped.
     """
     world, directory = real_world(), target.rstrip("/")
     disk, keep = world.disk, _keep_of(world, backup, get=get)

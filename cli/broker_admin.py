@@ -64,7 +64,9 @@ async def set_keys(broker: str, entries: tuple[str, ...], namesrv: str) -> None:
 
 @click.command("drain")
 @broker_argument
-@click.option("--wait", "seconds", type=click.FloatRange(min=0), default=35.0, show_default=True, help="Of a classic master.")
+@click.option(
+    "--wait", "seconds", type=click.FloatRange(min=0), default=35.0, show_default=True, help="After brokerPermission=4."
+)
 @namesrv_option
 @json_option
 @talks_to_cluster
@@ -72,9 +74,9 @@ async def drain(broker: str, seconds: float, namesrv: str, as_json: bool) -> Non
     """Let a broker take no more sends, so that it can be stopped without a send that fails.
 
     The leader of a DLedger group hands leadership over to a node that is connected; others of its nodes take no sends anyway.
-    A classic master gets brokerPermission=4: producers go to other brokers, consumers read on, and the command waits, because
-    clients look at their routes every 30 seconds. Stop the broker then with SIGTERM. Started again, it takes sends as before;
-    `ledgermq broker config set BROKER brokerPermission=6` lets it do so without that.
+    Any other master, also one under a controller, gets brokerPermission=4: producers go to other brokers, consumers read on,
+    and the command waits, because clients look at their routes every 30 seconds. Stop the broker then with SIGTERM. Started
+    again, it takes sends as before; `ledgermq broker config set BROKER brokerPermission=6` lets it do so without that.
     """
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         how, is_known = await _stop_sends(admin, broker)

@@ -6,8 +6,9 @@ from typing import Any, NoReturn
 
 import click
 
-from ..client.admin import Admin, open_admin
-from ..client.errors import ClientError
+from ..client.admin import open_admin
+from ..client.admin.errors import NoSuchGroup
+from ..client.errors import ClientError, InvalidArgument
 from .clients import chosen_tls, explain, namesrv_option, talks_to_cluster
 from .cluster import degradations_of, outages_of, state_of
 from .output import one_line
@@ -43,13 +44,21 @@ class _Check(click.Command):
 async def command(groups: tuple[str, ...], lag_max: int, disk_max: int, namesrv: str) -> None:
     """Check a cluster, and end with the status of a Nagios plugin: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN.
 
-    Critical is what keeps clients from sending or reading: no name server, no broker, a name without a master, a group
-    without a leader or with two. A warning is what only protects less, and a disk or a group beyond its bound.
+    Critical is what keeps clients from sending or reading: no name server, no broker, a name without a master, a master that
+    does not answer, a DLedger group without a leader or with two. A warning is what only protects less, and a disk or a
+    consumer group beyond its bound. Unknown is a wrong option, and a consumer group that does not exist. The line names all
+    that was found; the status is that of the worst, in the order of this list.
     """
+    unknown: list[str] = []
+    lags: dict[str, int] = {}
     try:
         async with open_admin(namesrv, tls=chosen_tls()) as admin:
             rows, nodes = await state_of(admin)
-            lags = [await _lag_of(admin, group) for group in groups]
+            for group in groups:
+                try:
+                    lags[group] = sum(position.lag for position in (await admin.group_stats(group)).values())
+                except (InvalidArgument, NoSuchGroup) as error:
+                    unknown.append(str(error))
     except ClientError as error:
         _end(CRITICAL, [explain(error, namesrv).splitlines()[0]])
     warnings = degradations_of(rows, nodes)
@@ -58,17 +67,13 @@ async def command(groups: tuple[str, ...], lag_max: int, disk_max: int, namesrv:
         for row in rows
         if (row["disk_percent"] or 0) > disk_max
     ]
-    warnings += [f"{group} is {lag} messages behind" for group, lag in zip(groups, lags, strict=True) if lag > lag_max]
-    if outages := outages_of(rows, nodes):
-        _end(CRITICAL, outages + warnings)
-    if warnings:
-        _end(WARNING, warnings)
+    warnings += [f"{group} is {lag} messages behind" for group, lag in lags.items() if lag > lag_max]
+    outages = outages_of(rows, nodes)
+    for status, found in ((CRITICAL, outages), (WARNING, warnings), (UNKNOWN, unknown)):
+        if found:
+            _end(status, outages + warnings + unknown)
     names = {row["broker"] for row in rows}
     click.echo(f"OK: {len(rows)} brokers of {len(names)} names, {sum(row['in_tps'] for row in rows):.0f} messages in a second")
-
-
-async def _lag_of(admin: Admin, group: str) -> int:
-    return sum(position.lag for position in (await admin.group_stats(group)).values())
 
 
 def _end(status: int, found: list[str]) -> NoReturn:

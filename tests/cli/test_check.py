@@ -24,6 +24,17 @@ def test_a_group_that_lags_and_a_disk_that_fills_up_are_warnings(runner: Run, na
     assert full.startswith("WARNING: broker-a: the disk of ")
 
 
+def test_a_group_that_does_not_exist_is_unknown(runner: Run, namesrv: str) -> None:
+    """A misspelt group is a mistake of the caller and no outage; what is worse decides on the status, and both are named."""
+    misspelt = runner("check", "--group", "raeders", "--disk", "100", namesrv=namesrv, status=3).stdout
+    assert misspelt == "UNKNOWN: there is no group 'raeders'\n"
+    assert runner("check", "--group", "no name", "--disk", "100", namesrv=namesrv, status=3).stdout.startswith("UNKNOWN: ")
+
+    full = runner("check", "--group", "raeders", "--disk", "1", namesrv=namesrv, status=1).stdout
+    assert full.startswith("WARNING: broker-a: the disk of ")
+    assert full.endswith("; there is no group 'raeders'\n")
+
+
 def test_what_clients_cannot_use_is_critical(start: Start, runner: Run) -> None:
     """A name without a master, and no name server; a wrong option is neither, but unknown."""
     names = start("namesrv", "--port", "0")
