@@ -75,11 +75,13 @@ async def open_consumer(
             expression leaves out is passed for all of them. The broker warns of a member that differs (`subscriptions_differ`).
         decode: makes `message.value` of a body, for example `msgspec.json.Decoder(Order).decode`, when a message is handed out;
             it runs in the client's thread. One that raises fails this delivery of the message, with the reason in the event
-            `message_not_decoded`: it comes again by the rules of `retry`, and is a dead letter in the end.
+            `message_not_decoded`. The message comes again and is a dead letter in the end, in orderly consumption only with
+            `reconsume_times_max`; a broadcasting member tries it again every 5 seconds without end.
         ack: with `auto` a loop acknowledges a message when it asks for the next one; with `explicit` the application does.
         orderly: hand out one message of a queue at a time, in order; queues are locked for this member, unless broadcasting.
-        model: whether the members of the group share the messages, or each gets all of them. A broadcasting member cannot ask
-            for a message again: one that it retries or gives back is dropped, with the warning `message_dropped`.
+        model: whether the members of the group share the messages, or each gets all of them. No broker delivers a message to a
+            broadcasting member again: one that it retries, or whose handler raises, is dropped, with the warning
+            `message_dropped`; one that is given back comes again in this member after 5 seconds.
         consume_from: where to start in a queue in which the group has no offset.
         consume_timestamp_ms: where `ConsumeFrom.TIMESTAMP` starts, and for it alone; half an hour ago by default.
         strategy: how the group divides queues: `average`, `circle`, `consistent_hash`, or a function.

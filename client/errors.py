@@ -28,7 +28,11 @@ from ..remoting.codes import ResponseCode
 
 
 class ClientError(Exception):
-    """Base class of all errors of the client."""
+    """Base class of all errors of the client.
+
+    Where a subclass says that nothing was sent, done or stored, it speaks of the attempt that ended with it. An earlier attempt
+    of the same send may have stored the message, and `may_have_been_stored` covers all of them.
+    """
 
     retriable = False
     invalid_metadata = False

@@ -112,6 +112,8 @@ class Producer(Generic[Body]):
     ) -> SendResult:
         """Send one message and wait for the broker's acknowledgement.
 
+        After an error its `may_have_been_stored` says whether any of the attempts may have stored the message.
+
         Args:
             message: the message to send.
             key: messages of one key go to one queue and keep their order; Java's hash selector chooses the same queue.
@@ -121,10 +123,10 @@ class Producer(Generic[Body]):
             timeout_seconds: the total time limit, instead of the producer's.
 
         Raises:
-            InvalidArgument, MessageTooLarge: the message cannot be sent. Nothing was sent.
-            NoRoute: there is no queue to send to. Nothing was sent.
-            SendTimeout, NoAnswer: no acknowledgement came; see `may_have_been_stored`.
-            Closed: the producer is closed, or was closed during the send; see `may_have_been_stored`.
+            InvalidArgument, MessageTooLarge: the message cannot be sent.
+            NoRoute, Unreachable: there is no queue to send to, or its broker cannot be connected.
+            SendTimeout, NoAnswer, BadAnswer: no acknowledgement came, or one that lacks a field.
+            Closed: the producer is closed, or was closed during the send.
             Refused: the broker refused; see its subclasses.
         Durability: as `SendResult.status` says; SEND_OK means what the broker's flush and replication modes guarantee.
         Cancellation: the message may or may not have been stored, but never in part.
