@@ -269,9 +269,12 @@ NAMESRV: Mapping[str, Text] = {
     "listenPort": Text("The port; `--port` has priority."),
     "bindAddress": Text("The address to listen on; `--host` has priority."),
     "kvConfigPath": Text(
-        "The file of the KV configuration.", ours="If empty it is in memory alone; RocketMQ has a default path."
+        "The file of the KV configuration, by default `~/namesrv/kvConfig.json`.", ours="If empty it is in memory alone."
     ),
-    "configStorePath": Text("The file of settings that administrators changed.", ours="If empty they are in memory alone."),
+    "configStorePath": Text(
+        "The file of settings that administrators changed, by default `~/namesrv/namesrv.properties`.",
+        ours="If empty they are in memory alone.",
+    ),
     "orderMessageEnable": Text("Routes carry the order configuration of their topic."),
     "returnOrderTopicConfigToBroker": Text("A broker that registers is given the order configuration."),
     "scanNotActiveBrokerInterval": Text("How often brokers that are silent are looked for.", MS),
@@ -302,7 +305,10 @@ CONTROLLER: Mapping[str, Text] = {
     "controllerDLegerPeers": Text("The controllers, by id, with the addresses at which they talk to each other."),
     "controllerDLegerSelfId": Text("The id of this one."),
     "controllerStorePath": Text("Where its log is.", ours="`~/controller` on the command line."),
-    "configStorePath": Text("The file of settings that administrators changed."),
+    "configStorePath": Text(
+        "The file of settings that administrators changed, by default `~/controller/controller.properties`.",
+        ours="If empty they are in memory alone.",
+    ),
     "enableElectUncleanMaster": Text(
         "A replica outside the SyncStateSet is elected if no member is alive. It may lack acknowledged messages."
     ),
