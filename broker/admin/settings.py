@@ -51,7 +51,6 @@ CHANGEABLE = frozenset(
         "defaultQueryMaxNum",
         "offsetCheckInSlave",
         "useServerSideResetOffset",
-        "syncFlushTimeout",
         "fileReservedTime",
         "deleteWhen",
         "diskMaxUsedSpaceRatio",

@@ -44,7 +44,6 @@ DOWN_AND_UP = {
     "scrubBytesPerSecond": ("0", "1099511627776"),
     "shortPollingTimeMills": ("1", "60000"),
     "slaveReadEnable": ("false", "true"),
-    "syncFlushTimeout": ("1", "60000"),
     "useServerSideResetOffset": ("false", "true"),
 }
 """A low and a high value of every setting that may change while the broker runs."""

@@ -72,6 +72,7 @@ async def test_what_a_change_does_not_name_stays_in_the_store(desk: Desk) -> Non
         (b"listenPort=1", ResponseCode.NO_PERMISSION, "listenPort cannot be changed"),
         (b"brokerRole=SLAVE", ResponseCode.NO_PERMISSION, "brokerRole cannot be changed"),
         (b"haSecret=x", ResponseCode.NO_PERMISSION, "haSecret cannot be changed"),
+        (b"syncFlushTimeout=1", ResponseCode.NO_PERMISSION, "syncFlushTimeout cannot be changed"),
         (b"\xff=1", ResponseCode.INVALID_PARAMETER, "not properties text"),
     ],
 )
