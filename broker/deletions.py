@@ -31,20 +31,26 @@ class Deletions:
     """Held by the deletion of a topic that searches the tables in this turn of the event loop. Of many that are requested
     together each has a turn of its own."""
 
-    async def delete_topic(self, topic: str) -> None:
+    async def delete_topic(self, topic: str, *, only_unused: bool = False) -> None:
         """Delete a topic with its messages and every group's offsets on it.
+
+        Args:
+            only_unused: do nothing if the topic is in the table or is about to be, because someone may have created it while
+                others were deleted.
 
         Raises:
             RequestRefused: the log accepted no event, and nothing was deleted; or the deletion is not as durable as the mode
                 promises, as the remark says.
         """
-        if self._copies:
-            self.tables.topics.delete(topic)
-            self.tables.offsets.forget_topic(topic)
-            self.tables.forget_topic(topic)
-            self.store.drop_queues(topic)
-            return
         async with self._deleting:
+            if only_unused and (self.table_log.is_changing(topic) or self.table_log.topic(topic) is not None):
+                return
+            if self._copies:
+                self.tables.topics.delete(topic)
+                self.tables.offsets.forget_topic(topic)
+                self.tables.forget_topic(topic)
+                self.store.drop_queues(topic)
+                return
             end = self.table_log.delete_topic(deletion_of(topic, self.store.next_offsets_of(topic)), topic)
             await trio.lowlevel.checkpoint()  # with thousands of queues both take long
             self.store.catch_up(rounds_max=1)  # what was stored before may take many; then it is applied later
@@ -64,7 +70,7 @@ class Deletions:
         """Delete the messages of topics that are not in the table; raises as `delete_topic`."""
         for topic in sorted(self.store.topics() - self.tables.topics.topics.keys()):
             if not self.tables.topics.is_system(topic):
-                await self.delete_topic(topic)
+                await self.delete_topic(topic, only_unused=True)
 
     @property
     def _copies(self) -> bool:

@@ -156,6 +156,27 @@ async def test_of_many_topics_that_are_deleted_together_each_has_its_own_turn(tm
         assert not desk.broker.store.topics() & set(topics)
 
 
+async def test_an_unused_topic_that_is_created_while_others_are_deleted_is_kept(tmp_path: Path) -> None:
+    """Its producer has been answered that the message is stored."""
+    async with open_desk(tmp_path, flush_disk_type="SYNC_FLUSH") as desk:
+        store, administrator, producer = desk.broker.store, desk.peer(), desk.peer()
+        for topic in ("a", "b"):
+            desk.put(topic, b"old")
+        await desk.settled()
+        begin = store.log.max_offset
+
+        asked = administrator.post(RequestCode.CLEAN_UNUSED_TOPIC)
+        while store.log.max_offset == begin:  # until the deletion of the first one waits for the disk
+            await trio.lowlevel.checkpoint()
+        stored = await producer.send_waiting("b", b"new")
+        await until(lambda: administrator.answer(asked) is not None)
+
+        assert stored.code == ResponseCode.SUCCESS
+        assert desk.broker.topics.get("b") is not None
+        assert store.topics() == {"b"}
+        assert [message.body for message in producer.pulled("b")] == [b"old", b"new"]
+
+
 async def test_a_deletion_is_appended_in_one_turn_and_applied_in_another(tmp_path: Path) -> None:
     """Each of them takes some 20 to 60 ms for a topic with 16,384 queues."""
     async with open_desk(tmp_path) as desk:
