@@ -153,7 +153,7 @@ class ClientRequests:
             consumers: names of groups, and the system flags of their retry topics.
 
         Raises:
-            RequestRefused: there is no room for all of them. Nothing was changed.
+            RequestRefused: there is no room for all of them, or the log takes no event. Some of them may have been created.
         """
         if not self.table_log.may_create:
             return

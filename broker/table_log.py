@@ -127,36 +127,50 @@ class TableLog:
         self.check_changes()
         return self._append(control)
 
-    def _append(self, control: Control, *, on_full_disk: bool = False) -> int:
+    def _append(self, control: Control, *, on_full_disk: bool = False, so_far: str = "nothing was changed") -> int:
         try:
             self.changed_end = self.store.append_event(control, on_full_disk=on_full_disk)
         except RecordTooLarge:
             raise
         except (NotWritable, OSError) as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {error}") from error
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{so_far}: {error}") from error
         return self.changed_end
 
     def _append_divided(
-        self, entries: Sequence[_Entry], event_of: Callable[[Sequence[_Entry]], Control], *, on_full_disk: bool = False
+        self,
+        entries: Sequence[_Entry],
+        event_of: Callable[[Sequence[_Entry]], Control],
+        appended: Callable[[Sequence[_Entry]], None] = lambda _: None,
+        *,
+        on_full_disk: bool = False,
     ) -> None:
-        """Append the event of some entries, as several if it is too large for one record.
+        """Append the event of some entries, as several if they are too many or too large for one record.
 
         An entry that is too large by itself stays out of the log, because it must not prevent all other changes. A request can
         make none (`ENTRY_BYTES_MAX`), but files of another version can contain one.
 
+        Args:
+            appended: called with the entries of each record when it is in the log.
+
         Raises:
-            RequestRefused: the log takes no event. The first entries may be in it.
+            RequestRefused: the log takes no event. The remark says how many entries are in it.
         """
-        event = event_of(entries)
-        try:
-            self._append(event, on_full_disk=on_full_disk)
-        except RecordTooLarge as error:
-            if len(entries) == 1:
-                log.error("table_entry_not_in_log", kind=event.kind, entry=str(entries[0])[:200], reason=str(error))
-                return
-            half = len(entries) // 2
-            self._append_divided(entries[:half], event_of, on_full_disk=on_full_disk)
-            self._append_divided(entries[half:], event_of, on_full_disk=on_full_disk)
+        left = [entries[at : at + ROWS_PER_RECORD_MAX] for at in range(0, len(entries), ROWS_PER_RECORD_MAX)][::-1]
+        done, so_far = 0, "nothing was changed"
+        while left:
+            part = left.pop()
+            event = event_of(part)
+            try:
+                self._append(event, on_full_disk=on_full_disk, so_far=so_far)
+            except RecordTooLarge as error:
+                if len(part) > 1:
+                    half = len(part) // 2
+                    left += part[half:], part[:half]
+                    continue
+                log.error("table_entry_not_in_log", kind=event.kind, entry=str(part[0])[:200], reason=str(error))
+            appended(part)
+            done += len(part)
+            so_far = f"{done} of {len(entries)} entries were changed, the others were not"
 
     def _propose_entries(
         self, ahead: _Ahead[_Entry], entries: Mapping[str, _Entry], event_of: Callable[[Sequence[_Entry]], Control]
@@ -164,10 +178,11 @@ class TableLog:
         """Append the new values of entries, and apply them if this node may do so at once."""
         self.check_changes()
         self._forget_applied(ahead)
-        left = iter(entries.items())
-        while piece := dict(islice(left, ROWS_PER_RECORD_MAX)):
-            self._append_divided(list(piece.values()), event_of)
-            ahead.update({name: (self.changed_end, value) for name, value in piece.items()})
+        self._append_divided(
+            list(entries.items()),
+            lambda part: event_of([value for _, value in part]),
+            lambda part: ahead.update({name: (self.changed_end, value) for name, value in part}),
+        )
         self.store.catch_up()
 
     def _forget_applied(self, ahead: _Ahead[_Entry]) -> None:
@@ -193,7 +208,8 @@ class TableLog:
         """Propose that topics are created or replaced.
 
         Raises:
-            RequestRefused: there is no room, or this node may not decide. Nothing was changed.
+            RequestRefused: there is no room, this node may not decide, or the log takes no event. Nothing was changed, unless
+                the remark says how many: more than `ROWS_PER_RECORD_MAX` do not fit one record.
         """
         self.tables.topics.check_room(configs)
         self._propose_entries(self._topics, {config.topic_name: config for config in configs}, topics_event)
@@ -316,13 +332,12 @@ class TableLog:
         """Propose owners of queues, empty for none, also on a full disk, so that consumers go on; returns the end of the event.
 
         Raises:
-            RequestRefused: this node may not decide. Nothing was changed.
+            RequestRefused: as `put_topics`.
         """
         self.check_decides()
-        left = iter(owners.items())
-        while piece := dict(islice(left, ROWS_PER_RECORD_MAX)):
-            self._append_divided(list(piece.items()), _leases_event, on_full_disk=True)
-            self.tables.locks.propose(piece)
+        self._append_divided(
+            list(owners.items()), _leases_event, lambda part: self.tables.locks.propose(dict(part)), on_full_disk=True
+        )
         self.store.catch_up(rounds_max=1)  # there may be thousands, and the answer waits until they are applied
         return self.changed_end
 

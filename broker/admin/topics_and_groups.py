@@ -1,8 +1,8 @@
 """Changes of topics, groups and files by administrators (RocketMQ AdminBrokerProcessor).
 
-The handlers of requests from mqadmin and admin clients that create, change, delete and clean. Each handler either does
-everything that the request asks for, or refuses it with a remark and does nothing. Names in requests are checked before they
-are used in a table or a path.
+The handlers of requests from mqadmin and admin clients that create, change, delete and clean. A request with a fault is refused
+whole, with a remark. If the log refuses a later part of a request, the remark says how much was done. Names in requests are
+checked before they are used in a table or a path.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Administration:
         return request.response()
 
     def put_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """18: create or change topics, all or none."""
+        """18: create or change topics; none of them if one has a fault."""
         configs = [self._topic(given, _changes_of(given)) for given in _listed(request, "topicConfigList")]
         if configs:
             self.table_log.put_topics(*configs)
@@ -168,7 +168,7 @@ class Administration:
         return request.response()
 
     def put_groups(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """225: create or change groups, all or none."""
+        """225: create or change groups; none of them if one has a fault."""
         configs = [self._group(given) for given in _listed(request, "groupConfigList")]
         if configs:
             self.table_log.put_groups(*configs)

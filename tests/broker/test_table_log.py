@@ -1,25 +1,34 @@
-"""Changes of topics, groups and queues asked of nodes of a DLedger group that cannot bring them into the group's log."""
+"""Changes of topics, groups and queues that cannot be brought into the log, or not whole, most of them in a DLedger group."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import trio
 
 from harness.simulate.scene import Node
+from ledgermq.broker import table_log
 from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.tables import groups_event
+from ledgermq.broker.topics import TopicConfig
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, open_consumer
 from ledgermq.client.producer import open_producer
+from ledgermq.message.control import Control
 from ledgermq.message.json import dumps, loads
 from ledgermq.message.message import Message
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.errors import RequestRefused
+from ledgermq.store.errors import NotWritable, RecordTooLarge
+from ledgermq.store.message_store import MessageStore
 from ledgermq.testing.history import End
 from ledgermq.world.network import Address
 
+from .desk import open_desk
 from .test_dledger import Group, check_nodes_agree, scenario, take
 from .test_dledger_requests import TOPIC
 
@@ -177,6 +186,35 @@ def test_a_change_too_large_for_one_record_is_divided_and_known_to_the_next_lead
         assert names <= new.broker.groups.groups.keys()
 
     scenario(story)
+
+
+@pytest.mark.parametrize(("rows_max", "rows_that_fit"), [(2, 2), (1000, 2)])
+async def test_a_refusal_in_the_middle_of_a_change_says_how_much_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_max: int, rows_that_fit: int
+) -> None:
+    """The log takes one of the records and not the next; what it took is known before it is applied."""
+    append, configs = MessageStore.append_event, [TopicConfig(f"T{number}", 3, 3) for number in range(5)]
+
+    def append_one(store: MessageStore, control: Control, *, on_full_disk: bool = False) -> int:
+        if len(control.content["topics"]) > rows_that_fit:
+            raise RecordTooLarge("too large")
+        if desk.broker.table_log.topic("T0") is not None:
+            raise NotWritable("the disk is full")
+        return append(store, control, on_full_disk=on_full_disk)
+
+    async with open_desk(tmp_path) as desk:
+        monkeypatch.setattr(table_log, "ROWS_PER_RECORD_MAX", rows_max)
+        with monkeypatch.context() as patch:
+            patch.setattr(MessageStore, "append_event", append_one)
+            with pytest.raises(RequestRefused) as refused:
+                desk.broker.table_log.put_topics(*configs)
+
+        known = [desk.broker.table_log.topic(config.topic_name) for config in configs]
+        assert refused.value.remark.startswith(f"{known.index(None)} of 5 entries were changed, the others were not: ")
+        await desk.settled()
+        assert known == [desk.broker.topics.get(config.topic_name) for config in configs]
+        assert known[0] == configs[0]
+        assert known[-1] is None
 
 
 def test_an_entry_that_fits_no_record_stops_no_other_change() -> None:
