@@ -58,7 +58,7 @@ class LockRequests:
         end = self.table_log.put_leases(wanted)
         if not self.store.waits and self.store.dispatcher.dispatched_offset >= end:
             return _locked(request, self.locks.owned(group, client_id, known))
-        self._dispatcher.start_counted(request, self._answer_when_kept, connection, request, end, (group, client_id, known))
+        self._dispatcher.start_counted(connection, request, self._answer_when_kept, end, (group, client_id, known))
         return None
 
     async def _answer_when_kept(

@@ -158,7 +158,8 @@ class PullService:
             code = code_of(result.status, pull.offset)
         beyond_end = code is ResponseCode.PULL_OFFSET_MOVED and pull.offset > result.max_offset
         if beyond_end and self.leads is not None and self.role.takes_puts:
-            self._dispatcher.start_soon(self._answer_if_leader, pull, self.leads)
+            self._dispatcher.check_room(request)
+            self._dispatcher.start_counted(connection, request, self._answer_if_leader, pull, self.leads)
             return
         may_wait = code is ResponseCode.PULL_NOT_FOUND or (
             code is ResponseCode.PULL_OFFSET_MOVED and self._is_alone(pull, result)
@@ -254,7 +255,9 @@ class PullService:
             pull.topic, pull.queue_id, pull.offset, pull.messages_max, tags=pull.codes, max_bytes=pull.bytes_max
         )
 
-    async def _answer_if_leader(self, pull: Pull, leads: Callable[[], Awaitable[bool]]) -> None:
+    async def _answer_if_leader(
+        self, _connection: ServerConnection, _request: RemotingCommand, pull: Pull, leads: Callable[[], Awaitable[bool]]
+    ) -> None:
         """Answer a pull from beyond the end once the group has confirmed that this broker leads.
 
         A leader that was deposed while it hung has an older end, from which the client would read everything again.

@@ -168,15 +168,33 @@ class Dispatcher:
             waiting = f"{self._waiting_now} requests with {self._waiting_bytes} bytes"
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD] {waiting} are waiting already; this one was not taken")
 
-    def start_counted(self, request: RemotingCommand, wait: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Run a task that keeps a request, for which `check_room` has found room."""
+    def start_counted(
+        self,
+        connection: ServerConnection,
+        request: RemotingCommand,
+        wait: Callable[..., Awaitable[None]],
+        *arguments: object,
+    ) -> None:
+        """Run `wait(connection, request, *arguments)`, which answers a request, in a task of its own.
+
+        If it raises, the request is answered with that. Before, `check_room` must have found room for the request.
+        """
         self._waiting_now += 1
         self._waiting_bytes += _bytes_of(request)
-        self.start_soon(self._counted, _bytes_of(request), wait, arguments)
+        self.start_soon(self._counted, connection, request, wait, arguments)
 
-    async def _counted(self, size: int, wait: Callable[..., Awaitable[None]], arguments: tuple[object, ...]) -> None:
+    async def _counted(
+        self,
+        connection: ServerConnection,
+        request: RemotingCommand,
+        wait: Callable[..., Awaitable[None]],
+        arguments: tuple[object, ...],
+    ) -> None:
+        size = _bytes_of(request)
         try:
-            await wait(*arguments)
+            await wait(connection, request, *arguments)
+        except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
+            answer_failure(connection, request, error)
         finally:
             self._waiting_now -= 1
             self._waiting_bytes -= size
@@ -216,7 +234,7 @@ class Dispatcher:
                 taken = run_handler(connection, requests[start:at])
             except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
                 for request in requests[start:at]:
-                    _answer_failure(connection, request, error)
+                    answer_failure(connection, request, error)
             if latencies is not None:
                 latencies.add(code, run_began, taken)
             if taken < at - start:
@@ -236,7 +254,7 @@ class Dispatcher:
                 return True
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
             for request in _requests_of(run):
-                _answer_failure(connection, request, error)
+                answer_failure(connection, request, error)
             return True
         requests[:0] = _requests_of(run)
         return False
@@ -271,7 +289,7 @@ class Dispatcher:
             except RequestRefused as refusal:
                 connection.answer(request, refusal.code, remark=refusal.remark)
             else:
-                self.start_counted(request, self._wait, connection, request)
+                self.start_counted(connection, request, self._wait)
 
     @staticmethod
     def _is_refused(connection: ServerConnection, access: AccessCheck, request: RemotingCommand) -> bool:
@@ -282,7 +300,7 @@ class Dispatcher:
             refusal = error
         if refusal is None:
             return False
-        _answer_failure(connection, request, refusal)
+        answer_failure(connection, request, refusal)
         del refusal  # an error and this frame refer to each other
         return True
 
@@ -306,7 +324,7 @@ class Dispatcher:
         if settling is None:
             _send_outcome(connection, request, outcome)
         else:
-            self.start_counted(request, self._answer_settled, connection, request, outcome, settling)
+            self.start_counted(connection, request, self._answer_settled, outcome, settling)
         del outcome  # an error and this frame refer to each other: a cycle would wait for the collector
 
     def _postpone(self, connection: ServerConnection, request: RemotingCommand, ready: Wait) -> None:
@@ -315,15 +333,11 @@ class Dispatcher:
         except RequestRefused as refusal:
             connection.answer(request, refusal.code, remark=refusal.remark)
         else:
-            self.start_counted(request, self._handle_again, connection, request, ready)
+            self.start_counted(connection, request, self._handle_again, ready)
 
     async def _handle_again(self, connection: ServerConnection, request: RemotingCommand, ready: Wait) -> None:
-        try:
-            await ready()
-        except RequestRefused as refusal:
-            connection.answer(request, refusal.code, remark=refusal.remark)
-        else:
-            self._handle_one(connection, request)
+        await ready()
+        self._handle_one(connection, request)
 
     async def _wait(self, connection: ServerConnection, request: RemotingCommand) -> None:
         latencies = self.latencies
@@ -388,15 +402,16 @@ def _send_answer(connection: ServerConnection, request: RemotingCommand, answer:
 
 def _send_outcome(connection: ServerConnection, request: RemotingCommand, outcome: _Outcome) -> None:
     if isinstance(outcome, Exception):
-        _answer_failure(connection, request, outcome)
+        answer_failure(connection, request, outcome)
         return
     try:
         _send_answer(connection, request, outcome)
     except Exception as error:  # noqa: BLE001 - an answer that cannot be encoded is answered with the reason
-        _answer_failure(connection, request, error)
+        answer_failure(connection, request, error)
 
 
-def _answer_failure(connection: ServerConnection, request: RemotingCommand, error: Exception) -> None:
+def answer_failure(connection: ServerConnection, request: RemotingCommand, error: Exception) -> None:
+    """Answer a request whose handling has raised, and log that unless it is a refusal or the peer's mistake."""
     if isinstance(error, RequestRefused):
         connection.answer(request, error.code, remark=error.remark)
         return

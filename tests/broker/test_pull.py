@@ -275,6 +275,30 @@ async def test_too_many_held_pulls_are_refused_by_a_code_that_clients_know(tmp_p
         assert answers[2].code == Code.SYSTEM_BUSY
 
 
+async def test_pulls_that_ask_whether_this_broker_leads_are_bounded_and_answered_if_that_fails(tmp_path: Path) -> None:
+    """A further one is answered SYSTEM_BUSY, and a failure of the question harms nobody."""
+    go_on = trio.Event()
+
+    async def fail() -> bool:
+        await go_on.wait()
+        raise ZeroDivisionError("a bug")
+
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        desk.broker.pulls.leads, desk.broker.dispatcher.waiting_max = fail, 1
+        peer = desk.peer()
+        first, second = peer.pull("T1", 9), peer.pull("T1", 9)
+
+        refused = peer.answer(second)
+        go_on.set()
+        await until(lambda: peer.answer(first))
+
+        assert refused is not None
+        assert refused.code == Code.SYSTEM_BUSY
+        assert getattr(peer.answer(first), "remark", None) == "ZeroDivisionError: a bug"
+        assert len(peer.pulled("T1")) == 3
+
+
 async def test_many_readers_of_a_queue_are_all_woken(tmp_path: Path) -> None:
     """More than one turn's worth of waiting pulls is answered over several turns, none forgotten."""
     async with open_desk(tmp_path) as desk:

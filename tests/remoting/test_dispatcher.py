@@ -13,7 +13,7 @@ import trio.testing
 from ledgermq.message.errors import JsonError
 from ledgermq.remoting.codes import ResponseCode
 from ledgermq.remoting.command import RemotingCommand
-from ledgermq.remoting.dispatcher import BODY_BYTES_MAX
+from ledgermq.remoting.dispatcher import BODY_BYTES_MAX, Postponed
 from ledgermq.remoting.errors import RequestRefused
 from ledgermq.remoting.server import ServerConnection
 from ledgermq.testing.logs import capture_logs
@@ -129,6 +129,25 @@ async def test_a_failing_handler_answers_and_harms_nobody(
     assert remark in answer.remark
     assert (next_answer.opaque, next_answer.code) == (6, ResponseCode.SUCCESS)
     assert [entry["event"] for entry in logs] == (["request_failed"] if handler is fail else [])
+
+
+async def test_a_request_whose_wait_fails_is_answered_and_harms_nobody(network: Network, clock: Clock) -> None:
+    """It waits in a task of its own, whose failure would end the server."""
+
+    async def wait() -> None:
+        raise ZeroDivisionError("a bug")
+
+    def postpone(_: ServerConnection, __: RemotingCommand) -> RemotingCommand:
+        raise Postponed(wait)
+
+    async with serving(network, clock) as running:
+        running.dispatcher.register(2, postpone)
+        peer = await running.connect()
+
+        answer = await peer.ask(2)
+
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "ZeroDivisionError: a bug")
+        assert (await peer.ask(1)).code == ResponseCode.SUCCESS
 
 
 class Bug(Exception):
