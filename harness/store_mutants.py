@@ -27,6 +27,7 @@ from ledgermq.broker.commits import Commits
 from ledgermq.broker.config import BrokerConfig
 from ledgermq.broker.entries import EncodedEntries
 from ledgermq.broker.offsets import ConsumerOffsets
+from ledgermq.broker.postponed_sends import PostponedSends
 from ledgermq.ha.classic import sync as table_sync
 from ledgermq.ha.classic.acks import Acknowledgements
 from ledgermq.ha.classic.master import HAService
@@ -368,6 +369,7 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         _answer_all_at_once,
         found_by("remoting/test_dispatcher.py"),
     ),
+    ("overtake sends that wait", PostponedSends, "__contains__", _find_no_fault, found_by("broker/test_postponed_sends.py")),
     ("take any name of a stranger", remoting_bounds, "checked_name", _take_any_name, found_by("remoting/test_bounds.py")),
     ("fill tables without a bound", EncodedEntries, "check_room", _bound_nothing, found_by("broker/test_entries.py")),
     ("believe a stranger's tables", table_sync, "is_proved", _believe_every_table, found_by("ha/classic/test_sync.py")),
