@@ -90,7 +90,7 @@ class QueueLocks:
                 leases[queue] = owner, renewed
 
     def apply(self, rows: Iterable[Any], now: float) -> None:
-        """Apply changes of leases that another node has appended to the log (`rows`).
+        """Apply changes of leases that another node has appended to the log (`lease_rows`).
 
         Raises:
             TypeError, ValueError: the rows are not a list of leases. Nothing was changed.
@@ -112,10 +112,6 @@ class QueueLocks:
     def keys(self) -> Iterator[LeaseKey]:
         """The groups and queues of all leases; leases may be added and removed before the end is reached."""
         return ((group, queue) for group in list(self._leases) for queue in list(self._leases.get(group, ())))
-
-    def rows(self, keys: Iterable[LeaseKey]) -> list[list[Any]]:
-        """The owners of leases, as they are stored in the log; a lease that does not exist has an empty owner."""
-        return lease_rows({(group, queue): self._leases.get(group, {}).get(queue, ("",))[0] for group, queue in keys})
 
     def next_owner(self, key: LeaseKey) -> str:
         """The owner of a queue when all that was proposed is applied; empty if it has none."""
@@ -231,11 +227,6 @@ class QueueLocks:
     def are_held(self, group: str, now: float) -> bool:
         """Whether any client of the group has leased a queue."""
         return any(now - renewed <= LEASE_SECONDS for _, renewed in self._leases.get(group, {}).values())
-
-    def owner(self, group: str, queue: MessageQueue, now: float) -> str | None:
-        """The client that has leased the queue, or None."""
-        owner, renewed = self._leases.get(group, {}).get(queue, (None, now))
-        return None if now - renewed > LEASE_SECONDS else owner
 
 
 def lease_rows(owners: Mapping[LeaseKey, str]) -> list[list[Any]]:

@@ -292,7 +292,7 @@ class SendHandler:
 
     def _check_copies(self, body: bytes, properties: str) -> None:
         """Refuse a message that could be stored, but not as a retry or a dead letter, because its copies are larger."""
-        size = len(properties.encode("utf-8", "surrogatepass"))
+        size = len(properties.encode())
         size_max, taker = self.record_max
         room = size_max - _RECORD_EXTRA - COPY_BYTES
         if size > SENT_PROPERTIES_BYTES_MAX:

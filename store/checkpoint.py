@@ -93,11 +93,6 @@ class Checkpoint:
         """All records stored before this time, in ms, are whole in the log and in the queues."""
         return max(0, min(self.physical_timestamp, self.logical_timestamp) - RECOVERY_MARGIN_MS)
 
-    @property
-    def index_safe_recovery_time(self) -> int:
-        """All records stored before this time, in ms, are whole in the log, the queues and the index."""
-        return min(self.recovery_time, self.index_timestamp)
-
     def is_of_another(self, store_timestamp: int, *, clean_exit: bool) -> bool:
         """Whether a broker that writes no mark has put the first record behind the mark.
 

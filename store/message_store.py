@@ -248,10 +248,6 @@ class MessageStore(PutSide, ReadSide):
         if self.index is not None:
             self.index.close()
 
-    @property
-    def writable(self) -> bool:
-        return self.writability.refusal is None
-
 
 def queue_offsets_of(queues: Iterable[ConsumeQueue]) -> dict[tuple[str, int], int]:
     """The next offset of each queue, by topic and queue id, as the queues have it."""

@@ -307,7 +307,7 @@ def tables_of(node: Node) -> dict[str, Mapping[Any, Any]]:
     store, offsets = broker.store, broker.offsets
     return {
         "offsets": {key: offsets.query(key[1], key[0], key[2]) for key in sorted(offsets.entries())},
-        "locks": {tuple(row[:-1]): row[-1] for row in broker.locks.rows(broker.locks.keys())},
+        "locks": {(group, *row[:-1]): row[-1] for group, _ in broker.locks.groups() for row in broker.locks.rows_of(group)},
         "positions of delayed messages": broker.delay.offsets(),
         # A leader makes a queue before it appends the queue's first message, which may never be committed.
         "queue ends": {key: end for key in sorted(store.queues.table) if (end := store.max_offset(*key))},

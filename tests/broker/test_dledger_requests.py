@@ -112,7 +112,7 @@ def tables_of(broker: Broker) -> dict[str, Any]:
         "groups": dict(broker.groups.groups),
         "forbidden": {group: dict(bits) for group, bits in broker.groups.forbidden.items()},
         "offsets": {key: dict(queues) for key, queues in broker.offsets.table.items()},
-        "locks": list(broker.locks.rows(broker.locks.keys())),
+        "locks": [(group, *row) for group, _ in broker.locks.groups() for row in broker.locks.rows_of(group)],
         "users": dict(broker.tables.access.users),
         "rights": dict(broker.tables.access.acls),
         "fences": list(broker.numbered.table.producers),

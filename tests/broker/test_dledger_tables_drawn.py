@@ -106,7 +106,7 @@ def all_tables_of(broker: Broker) -> dict[str, Any]:
     return {
         **tables_of(broker),
         "offsets": {key: dict(offsets) for key, offsets in broker.offsets.table.items() if offsets},
-        "locks": sorted(broker.locks.rows(broker.locks.keys())),
+        "locks": sorted((group, *row) for group, _ in broker.locks.groups() for row in broker.locks.rows_of(group)),
         "positions of delayed messages": broker.delay.offsets(),
         "queues": {key: queue.max_offset for key, queue in queues.items() if queue.max_offset},
     }

@@ -53,7 +53,7 @@ def test_a_lease_is_renewed_by_its_owner() -> None:
     lock(locks, "g", "c1", [A], 50)
 
     assert lock(locks, "g", "c2", [A], LEASE_SECONDS + 40) == []
-    assert locks.owner("g", A, LEASE_SECONDS + 40) == "c1"
+    assert locks.owned("g", "c1", [A]) == [A]
 
 
 def test_an_expired_lease_is_taken_over() -> None:
@@ -62,7 +62,7 @@ def test_an_expired_lease_is_taken_over() -> None:
     lock(locks, "g", "c1", [A], 0)
 
     assert lock(locks, "g", "c2", [A], LEASE_SECONDS) == []
-    assert locks.owner("g", A, LEASE_SECONDS + 0.1) is None
+    assert not locks.are_held("g", LEASE_SECONDS + 0.1)
     assert lock(locks, "g", "c2", [A], LEASE_SECONDS + 0.1) == [A]
 
 
@@ -71,11 +71,11 @@ def test_only_the_owner_gives_a_lease_back() -> None:
     locks = QueueLocks()
     lock(locks, "g", "c1", [A], 0)
     unlock(locks, "g", "c2", [A])
-    assert locks.owner("g", A, 1) == "c1"
+    assert locks.owned("g", "c1", [A]) == [A]
 
     unlock(locks, "g", "c1", [A, B])
 
-    assert locks.owner("g", A, 1) is None
+    assert locks.owned("g", "c1", [A]) == []
 
 
 def test_expired_leases_are_forgotten() -> None:
@@ -85,7 +85,7 @@ def test_expired_leases_are_forgotten() -> None:
     lock(locks, "g", "c1", [B], 30)
 
     expire(locks, LEASE_SECONDS + 1)
-    assert locks.owner("g", B, LEASE_SECONDS + 1) == "c1"
+    assert locks.owned("g", "c1", [A, B]) == [B]
     expire(locks, LEASE_SECONDS + 31)
 
     assert not locks._leases  # pyright: ignore[reportPrivateUsage]
@@ -205,7 +205,7 @@ def test_the_bytes_of_leases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert lock(locks, "h", "c1", [A], 1) == [A]
     expire(locks, LEASE_SECONDS + 2)
     assert lock(locks, "g", "c1", [A], 100) == [A]
-    locks.apply(locks.rows([("g", A), ("h", A)]), 100)
+    locks.apply(lease_rows({("g", A): "c1", ("h", A): ""}), 100)
     assert lock(locks, "g", "c1", [B], 100) == [B]
     locks.clear()
     assert lock(locks, "g", "c2", [A, B], 100) == [A, B]

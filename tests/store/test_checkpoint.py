@@ -40,7 +40,6 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
 
     assert (read.physical_timestamp, read.logical_timestamp, read.index_timestamp) == (10_000, 9_000, 5_000)
     assert read.recovery_time == 6_000
-    assert read.index_safe_recovery_time == 5_000
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 39, b"\xff" * 4096])
@@ -51,7 +50,7 @@ def test_without_a_sound_file_recovery_starts_at_the_beginning(tmp_path: Path, c
     checkpoint = checkpoint_in(tmp_path)
     checkpoint.load()
 
-    assert (checkpoint.recovery_time, checkpoint.index_safe_recovery_time) == (0, 0)
+    assert (checkpoint.recovery_time, checkpoint.index_timestamp) == (0, 0)
 
 
 def test_an_unchanged_checkpoint_is_not_written(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ async def test_what_is_put_is_derived_and_read_back(tmp_path: Path) -> None:
         assert store.dispatch_behind_bytes == 0
         assert store.topics() == {"TopicTest"}
         assert store.queue_ids("TopicTest") == [1]
-        assert store.writable
+        assert store.writability.refusal is None
         assert len(store.get("TopicTest", 1, 0, 32).slices) == 2
 
 
