@@ -390,6 +390,13 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
     ),
     ("forget a segment that stays", Segments, "remove", _forget_before_removing, found_by("store/test_cleaning.py")),
     ("do not sync removals", LocalCommitLog, "remove_oldest", _do_not_sync_removals, found_by("store/test_cleaning.py")),
+    (
+        "follow the log while segments are removed",
+        cleaning.Cleaner,
+        "follow_log",
+        lambda _: cleaning.Cleaner._follow_log,  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        _expiring,
+    ),
     ("expire half an hour early", cleaning, "due", _expire_early, _expiring),
 )
 """Name, owner, attribute, the function that makes the faulty replacement, and what must find it."""

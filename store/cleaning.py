@@ -79,7 +79,8 @@ class Cleaner:
     """Whether queues or index may still begin before the log, because following it failed."""
     _manual_rounds: int = 0
     _cleaning: trio.Lock = attrs.field(factory=trio.Lock)
-    """Held while files are chosen and removed: two rounds at once would choose the same files, and remove younger ones too."""
+    """Held while files are chosen and removed: two rounds at once would choose the same files, and remove younger ones too.
+    Also held while queues follow the log: once segments are removed, the mark must not name the beginning from before."""
 
     async def run(self) -> None:
         """Clean at every interval, until cancelled."""
@@ -135,7 +136,7 @@ class Cleaner:
         # Files are kept that are not yet on the medium, or from which the queues are not yet derived.
         safe = min(commit_log.flushed_offset, self.store.dispatcher.dispatched_offset)
         if self.is_behind:
-            await self.follow_log()
+            await self._follow_log()
         oldest = commit_log.files()[: len(deletion.names)]
         removed = [segment for segment in oldest if segment.end <= safe]
         if removed and self.reserve is not None:
@@ -163,7 +164,7 @@ class Cleaner:
                     log.info("segment_deleted", path=segment.path, reason=deletion.reason.value if deletion.reason else "")
         finally:  # the log may begin later although the disk failed
             if removed:
-                await self.follow_log()
+                await self._follow_log()
                 if self.readers is not None and deletion.reason is not Reason.CONSUMED:
                     await self.readers.note_lost(begins, forced=deletion.reason is Reason.FORCED)
         self._mark_disk(self.store.disk_ratio(), rules, unread)
@@ -192,6 +193,10 @@ class Cleaner:
         Raises:
             OSError: a file could not be deleted; the next round tries again.
         """
+        async with self._cleaning:
+            await self._follow_log()
+
+    async def _follow_log(self) -> None:
         self.is_behind = True
         low, table = self.store.log.min_offset, self.store.queues.table
         async for queues in in_slices(list(table.items())):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from math import inf
 
 import attrs
@@ -152,6 +152,7 @@ class StoreRun:
                         nursery.start_soon(self._delete, store)
                     if self.draw.expiry:
                         nursery.start_soon(self._expire, store)
+                        nursery.start_soon(self._follow_log, store)
             self._alive = False
             self._end(end)
         self.history.ends.append(end)
@@ -378,6 +379,14 @@ class StoreRun:
             if store.log.min_offset > begins:
                 self.disk.faults.count("expired_segment")
                 self.note(f"the log begins at {store.log.min_offset}")
+
+    async def _follow_log(self, store: MessageStore) -> None:
+        """Have files of queues deleted, as an operator may request at any time."""
+        while True:
+            await trio.sleep(self.draw.life_seconds * 0.01)
+            assert store.cleaner is not None
+            with suppress(OSError):
+                await store.cleaner.follow_log()
 
     # ---------------------------------------------------------------- reading everything
 

@@ -14,6 +14,8 @@ from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import StoreConfig
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.disk import Disk, RealDisk
 from ledgermq.world.network import TcpNetwork
 from ledgermq.world.real import World
@@ -39,6 +41,11 @@ class SetClock:
 
 def small_world(clock: SetClock | None = None, disk: Disk | None = None) -> World:
     return World(disk or RealDisk(), TcpNetwork(), clock or SetClock(), random.Random(1), ThreadWorkers())
+
+
+def sim_world(disk: SimDisk) -> World:
+    """A world without threads, for tests on virtual time."""
+    return attrs.evolve(small_world(disk=disk), workers=SimWorkers(random.Random(1)))
 
 
 def small_config(path: Path, **changes: object) -> StoreConfig:

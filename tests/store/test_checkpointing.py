@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import random
 from functools import partial
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
 
@@ -17,16 +15,10 @@ from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.opening import open_message_store
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
-from ledgermq.testing.sim.workers import SimWorkers
-from ledgermq.world.real import World
 from ledgermq.world.slices import in_slices
 
 from ..turns import counted
-from .stores import derive_all, incoming, small_config, small_store, small_world
-
-
-def sim_world(disk: SimDisk) -> World:
-    return attrs.evolve(small_world(disk=disk), workers=SimWorkers(random.Random(1)))
+from .stores import derive_all, incoming, sim_world, small_config, small_store
 
 
 @pytest.mark.parametrize(("interval_ms", "records_read"), [(100, 0), (3_600_000, 3)])

@@ -9,19 +9,21 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from ledgermq.store.checkpointing import CheckpointKeeper
 from ledgermq.store.cleaning import FILES_PER_TURN_MAX, Cleaner
 from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
+from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import GetStatus
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.slices import SLICE_ITEMS
 
 from ..turns import counted
-from .stores import SetClock, derive_all, incoming, small_store
+from .stores import SetClock, derive_all, incoming, sim_world, small_config, small_store
 
 
 async def test_files_that_are_deleted_early_are_logged_as_a_warning(tmp_path: Path) -> None:
@@ -393,6 +395,40 @@ async def test_an_operator_and_the_interval_together_delete_no_more_than_has_exp
             nursery.start_soon(store.cleaner.delete_expired)
 
         assert store.log.min_offset == young.start
+
+
+async def test_queues_that_follow_the_log_do_not_put_its_old_beginning_back_into_the_mark(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    """They follow it at an operator's request, while segments are removed. The next start would demand the removed ones."""
+    assert autojump_clock
+    disk, config = SimDisk(), small_config(tmp_path, file_reserved_time=0)
+    follows, removed = trio.Event(), trio.Event()
+    async with open_message_store(sim_world(disk), config) as store, trio.open_nursery() as nursery:
+        cleaner = store.cleaner
+        assert cleaner is not None
+        store.put([incoming(b"x" * 1500) for _ in range(8)])
+        await _derive_flushed(store)
+        allow_removal = cleaner.before_removal
+
+        async def be_slow_once(log_min_offset: int) -> None:
+            if not follows.is_set():
+                follows.set()
+                with trio.move_on_after(1):
+                    await removed.wait()
+            await allow_removal(log_min_offset)
+
+        cleaner.before_removal = be_slow_once
+        nursery.start_soon(cleaner.follow_log)
+        await follows.wait()
+        await cleaner.delete_expired()
+        removed.set()
+        await cleaner.follow_log()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(store.log.files()) == 1
+        disk = disk.kill()
+    async with open_message_store(sim_world(disk), config) as store:
+        assert len(store.log.files()) == 1
 
 
 @pytest.mark.parametrize("created_again", [False, True])

@@ -6,7 +6,6 @@ import random
 import shutil
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
 
@@ -27,11 +26,9 @@ from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import GetStatus
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
-from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.disk import RealDisk
-from ledgermq.world.real import World
 
-from .stores import SetClock, derive_all, incoming, small_config, small_store, small_world
+from .stores import SetClock, derive_all, incoming, sim_world, small_config, small_store
 
 
 async def put_seven(path: Path) -> None:
@@ -364,10 +361,6 @@ SAVED_SECONDS = 10.0
 
 NOTED_SECONDS = 1.5
 """After it, a note has been written and a sync has been tried once; with each one more that fails, more gets to the medium."""
-
-
-def sim_world(disk: SimDisk) -> World:
-    return attrs.evolve(small_world(disk=disk), workers=SimWorkers(random.Random(1)))
 
 
 async def put_and_wait(store: MessageStore, *counts: int, seconds: float = SAVED_SECONDS) -> None:
