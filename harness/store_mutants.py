@@ -254,6 +254,14 @@ def _forget_before_removing(original: Any) -> Any:
     return remove
 
 
+def _remove_whatever_is_oldest(_: Any) -> Any:
+    async def remove_oldest(self: Any) -> None:
+        await self._workers.run(self.segments.disk.sync_directory, self.segments.directory)
+        self.segments.remove(self.segments.files[0])
+
+    return remove_oldest
+
+
 def _do_not_sync_removals(original: Any) -> Any:
     async def remove_oldest(self: Any) -> None:
         self._removal_unsynced = False
@@ -390,6 +398,13 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
     ),
     ("forget a segment that stays", Segments, "remove", _forget_before_removing, found_by("store/test_cleaning.py")),
     ("do not sync removals", LocalCommitLog, "remove_oldest", _do_not_sync_removals, found_by("store/test_cleaning.py")),
+    (
+        "remove another segment than the chosen one",
+        LocalCommitLog,
+        "remove_oldest",
+        _remove_whatever_is_oldest,
+        found_by("store/test_cleaning.py"),
+    ),
     (
         "follow the log while segments are removed",
         cleaning.Cleaner,

@@ -135,10 +135,10 @@ class Cleaner:
         self._manual_rounds = max(self._manual_rounds - 1, 0)
         # Files are kept that are not yet on the medium, or from which the queues are not yet derived.
         safe = min(commit_log.flushed_offset, self.store.dispatcher.dispatched_offset)
-        if self.is_behind:
-            await self._follow_log()
         oldest = commit_log.files()[: len(deletion.names)]
         removed = [segment for segment in oldest if segment.end <= safe]
+        if self.is_behind:
+            await self._follow_log()
         if removed and self.reserve is not None:
             await self.store.world.workers.run(self.reserve.release)
         if removed:
@@ -156,6 +156,8 @@ class Cleaner:
             begins |= {key: queue.min_offset for key, queue in queues}
         try:
             for segment in removed:
+                if commit_log.files()[:1] != [segment]:
+                    break  # the log was cut meanwhile: what is the oldest file now was not chosen
                 await commit_log.remove_oldest()
                 if deletion.reason is Reason.FORCED:
                     # It had not expired: a consumer may not have read it yet.

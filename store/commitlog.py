@@ -238,7 +238,7 @@ class CommitLog(Protocol):
         """Delete the oldest file.
 
         Raises:
-            OSError: the disk refused; the call may be repeated.
+            OSError: the disk refused, or the log was cut meanwhile; the call may be repeated.
         """
         ...
 

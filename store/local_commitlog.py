@@ -8,6 +8,7 @@ synced them together with the zeros in place of what a failed append has left.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
@@ -317,10 +318,13 @@ class LocalCommitLog:
         return [LogFile(segment.path, segment.start, segment.end, segment.size) for segment in self.segments.files]
 
     async def remove_oldest(self) -> None:
+        oldest = self.files()[0]
         # A power cut may bring back any file whose removal is not synced; one before the last of these would leave a gap.
         if self._removal_unsynced:
             await self._workers.run(self.segments.disk.sync_directory, self.segments.directory)
         await trio.lowlevel.checkpoint()
+        if self.files()[:1] != [oldest]:
+            raise OSError(errno.EBUSY, "the log was cut while its oldest segment was about to be removed", oldest.path)
         self._removal_unsynced = True
         self.segments.remove(self.segments.files[0])
 

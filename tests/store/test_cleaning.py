@@ -6,6 +6,7 @@ import errno
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -20,6 +21,7 @@ from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import GetStatus
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.slices import SLICE_ITEMS
 
 from ..turns import counted
@@ -429,6 +431,68 @@ async def test_queues_that_follow_the_log_do_not_put_its_old_beginning_back_into
         disk = disk.kill()
     async with open_message_store(sim_world(disk), config) as store:
         assert len(store.log.files()) == 1
+
+
+@pytest.mark.parametrize("received", [False, True])
+async def test_removing_expired_segments_ends_when_the_log_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, received: bool
+) -> None:
+    """A slave that was away for long does that, and its oldest segment is soon the one that it is receiving."""
+    remove_oldest = LocalCommitLog.remove_oldest
+    async with small_store(tmp_path, disk=SimDisk(), file_reserved_time=0) as store:
+        log = store.log
+        assert isinstance(log, LocalCommitLog)
+        store.put([incoming(b"x" * 1500) for _ in range(8)])
+        await _derive_flushed(store)
+        last = log.files()[-1]
+        content = bytes(log.slice_from(last.start, last.size))
+        assert store.cleaner is not None
+
+        async def give_up_behind(log: LocalCommitLog) -> None:
+            await remove_oldest(log)
+            if not log.empty and log.files()[0] != last:
+                await store.clear()
+                if received:
+                    log.append_raw(last.start, content)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalCommitLog, "remove_oldest", give_up_behind)
+            await store.cleaner.delete_expired()
+
+        assert log.files() == [last][:received]
+        if received:
+            derive_all(store)
+            assert store.get("TopicTest", 1, store.min_offset("TopicTest", 1), 1).status is GetStatus.FOUND
+
+
+@pytest.mark.parametrize("how", ["cleared", "cut"])
+async def test_a_segment_is_not_removed_that_has_become_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The removal waits until the last one is on the medium, and the log of a slave may be cut meanwhile."""
+    disk, run = SimDisk(), SimWorkers.run
+    async with open_message_store(sim_world(disk), small_config(tmp_path)) as store:
+        log = store.log
+        assert isinstance(log, LocalCommitLog)
+        _, second, *_ = store.put([incoming(b"x" * 1500) for _ in range(8)]).physical_offsets
+        await _derive_flushed(store)
+        first, last = log.files()[0], log.files()[-1]
+        content = bytes(log.slice_from(last.start, last.size))
+
+        async def cut_meanwhile(workers: SimWorkers, function: Callable[..., Any], *args: Any) -> Any:
+            result = await run(workers, function, *args)
+            if args == (log.directory,):
+                await (store.cut(second) if how == "cut" else store.clear())
+                if how == "cleared":
+                    log.append_raw(last.start, content)
+            return result
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SimWorkers, "run", cut_meanwhile)
+            with pytest.raises(OSError, match="was cut"):
+                await log.remove_oldest()
+
+        assert [file.path for file in log.files()] == [first.path if how == "cut" else last.path]
 
 
 @pytest.mark.parametrize("created_again", [False, True])
