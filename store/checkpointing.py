@@ -295,13 +295,18 @@ class CheckpointKeeper:
         Raises:
             OSError: the disk refused; the old mark remains.
         """
+        before, self._cutting = self._cutting, True
         self._cuts += 1
-        self._cutting, self._removable = True, 0
+        self._removable = 0
         self._written = self._partial = None
         self._partial_at = -inf
-        async with self._writing:
-            await self._write_limit()
-            await self.store.world.workers.run(partial(self.checkpoint.forget, derive_anew=everything))
+        try:
+            async with self._writing:
+                await self._write_limit()
+                await self.store.world.workers.run(partial(self.checkpoint.forget, derive_anew=everything))
+        except BaseException:
+            self._cutting = before  # nothing was cut; a node that is elected now never cuts, and its marks must be written
+            raise
 
     def end_cut(self) -> None:
         """Allow marks to be written again, because queues and log agree."""

@@ -66,9 +66,11 @@ class MessageStore(PutSide, ReadSide):
 
         Raises:
             OSError: the disk refused; the next start finds out what is left.
+        Cancellation: not interrupted. A cut that was begun only would prevent all marks until the next one.
         """
-        await self.begin_cut()
-        await self.log.truncate(offset)
+        with trio.CancelScope(shield=True):
+            await self.begin_cut()
+            await self.log.truncate(offset)
         self.dispatcher.cut(offset)
         if self.index is not None:
             self.index.cut(offset)
@@ -88,9 +90,11 @@ class MessageStore(PutSide, ReadSide):
 
         Raises:
             OSError: the disk refused; the next start finds out what is left.
+        Cancellation: as that of `cut`.
         """
-        await self.begin_cut(everything=True)
-        await self.log.clear()
+        with trio.CancelScope(shield=True):
+            await self.begin_cut(everything=True)
+            await self.log.clear()
         ends = dict.fromkeys(self.queues.table, 0)
         self.drop_everything_derived()
         for notify in self.on_queues_cut:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import errno
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from ledgermq.message.properties import KEYS, encode_properties
+from ledgermq.store.checkpoint import Checkpoint
 from ledgermq.store.checkpointing import CheckpointKeeper
 from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.opening import open_message_store
+from ledgermq.store.recovery_mark import RecoveryMark
+from ledgermq.store.segments import Segments
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.slices import in_slices
@@ -158,3 +162,74 @@ async def test_no_note_is_written_of_queues_that_were_cut_while_they_were_counte
         assert not any(note.strip(b"\0") for note in notes)
         await keeper.note()
         assert notes[-1].strip(b"\0")
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["cut", "clear"])
+async def test_marks_are_written_after_a_cut_that_was_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, everything: bool
+) -> None:
+    """The role of a slave changes while its mark is being erased, and in the next role nothing may have to be cut."""
+    begin_cut = CheckpointKeeper.begin_cut
+    async with small_store(tmp_path, disk=SimDisk(), flush_interval_consume_queue=3_600_000) as store:
+        keeper = store.checkpoints
+        assert isinstance(keeper, CheckpointKeeper)
+        *_, last = store.put([incoming() for _ in range(3)]).physical_offsets
+        derive_all(store)
+
+        async def cancel_meanwhile(keeper: CheckpointKeeper, **arguments: Any) -> None:
+            await begin_cut(keeper, **arguments)
+            scope.cancel()
+
+        with monkeypatch.context() as patched, trio.CancelScope() as scope:
+            patched.setattr(CheckpointKeeper, "begin_cut", cancel_meanwhile)
+            await (store.clear() if everything else store.cut(last))
+        assert store.max_offset("TopicTest", 1) == (0 if everything else 2)
+
+        store.put([incoming()])
+        derive_all(store)
+        await keeper.save()
+        assert RecoveryMark.decode(keeper.checkpoint.mark) is not None
+
+
+async def test_marks_are_written_after_a_mark_could_not_be_erased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was cut, and nothing will be if this node is elected before it tries again."""
+    async with small_store(tmp_path, disk=SimDisk(), flush_interval_consume_queue=3_600_000) as store:
+        keeper = store.checkpoints
+        assert isinstance(keeper, CheckpointKeeper)
+        *_, last = store.put([incoming() for _ in range(3)]).physical_offsets
+        derive_all(store)
+
+        def refuse(_checkpoint: Checkpoint, **_: Any) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Checkpoint, "forget", refuse)
+            with pytest.raises(OSError, match="Input/output"):
+                await store.cut(last)
+        assert store.max_offset("TopicTest", 1) == 3
+
+        await keeper.save()
+        assert RecoveryMark.decode(keeper.checkpoint.mark) is not None
+
+
+async def test_no_mark_is_written_while_log_and_queues_differ_although_a_second_cut_fails_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one has failed in its middle, so that the log may have lost what queues still have."""
+    async with small_store(tmp_path, disk=SimDisk(), flush_interval_consume_queue=3_600_000) as store:
+        keeper = store.checkpoints
+        assert isinstance(keeper, CheckpointKeeper)
+        *_, last = store.put([incoming() for _ in range(3)]).physical_offsets
+        derive_all(store)
+
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        for owner, name in ((Segments, "truncate"), (Checkpoint, "forget")):
+            with monkeypatch.context() as patched:
+                patched.setattr(owner, name, refuse)
+                with pytest.raises(OSError, match="Input/output"):
+                    await store.cut(last)
+
+        await keeper.save()
+        assert RecoveryMark.decode(keeper.checkpoint.mark) is None
