@@ -58,8 +58,10 @@ class ClassicReplication(Replication[Node]):
         self.node.on_following = sync.ask_now
         return sync
 
-    def _before_cut(self, offset: int) -> None:
+    async def _before_cut(self, offset: int) -> None:
         """Copy the tables of the master again, because the log will lack what this slave has derived behind `offset`.
+
+        The files say so before the log is cut: once it has grown again, a start could not find that out from their log offsets.
 
         The master has lost these events. What groups have committed in them is handed back to it. Leases in them stay here:
         one too many ends a minute after this node became master, and one too few would let two consumers read one queue.
@@ -71,6 +73,7 @@ class ClassicReplication(Replication[Node]):
             for _, control in self.table_log.events_between(offset, min(derived, self.store.log.max_offset)) if offset else ():
                 self.tables.keep_commits(control)
             files.update({name: min(end, offset) for name, end in files.items()})
+            await self.persistence.write_all(always=True)
 
     async def start(self, nursery: trio.Nursery) -> None:
         self.node.before_cut = self._before_cut

@@ -23,6 +23,7 @@ import pytest
 import trio
 
 from ledgermq.broker import config as broker_config
+from ledgermq.broker.classic import ClassicReplication
 from ledgermq.broker.commits import Commits
 from ledgermq.broker.config import BrokerConfig
 from ledgermq.broker.entries import EncodedEntries
@@ -262,6 +263,14 @@ def _remove_whatever_is_oldest(_: Any) -> Any:
     return remove_oldest
 
 
+def _write_no_tables(_: Any) -> Any:
+    async def before_cut(self: Any, offset: int) -> None:
+        await trio.lowlevel.checkpoint()
+        self.tables.differ_from_log()
+
+    return before_cut
+
+
 def _do_not_sync_removals(original: Any) -> Any:
     async def remove_oldest(self: Any) -> None:
         self._removal_unsynced = False
@@ -411,6 +420,13 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         "follow_log",
         lambda _: cleaning.Cleaner._follow_log,  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         _expiring,
+    ),
+    (
+        "cut a log while tables' files contain its events",
+        ClassicReplication,
+        "_before_cut",
+        _write_no_tables,
+        found_by("broker/test_replication.py"),
     ),
     ("expire half an hour early", cleaning, "due", _expire_early, _expiring),
 )

@@ -24,13 +24,17 @@ from .settings import HaSettings
 from .slave import HAClient
 
 
+async def _nothing_to_write(_offset: int) -> None:
+    await trio.lowlevel.checkpoint()
+
+
 @attrs.define(eq=False, repr=False)
 class StoreFollower:
     """A message store behind the `Follower` interface."""
 
     store: MessageStore
     log: LocalCommitLog
-    before_cut: Callable[[int], None]
+    before_cut: Callable[[int], Awaitable[None]]
 
     def log_grew(self, *, more: bool) -> None:
         self.store.dispatcher.wake(more_coming=more)
@@ -50,12 +54,12 @@ class StoreFollower:
             self.store.dispatcher.wake()
 
     async def cut(self, offset: int) -> None:
-        self.before_cut(offset)
+        await self.before_cut(offset)
         self._lower_limit(offset)
         await self.store.cut(offset)
 
     async def clear(self) -> None:
-        self.before_cut(0)
+        await self.before_cut(0)
         self._lower_limit(0)
         await self.store.clear()
 
@@ -78,7 +82,7 @@ class ClassicNode:
     """The HA client, while the node is a running slave."""
     on_following: Callable[[], None] = lambda: None
     """Called when the node begins to follow a master's log. Must do no I/O."""
-    before_cut: Callable[[int], None] = lambda _: None
+    before_cut: Callable[[int], Awaitable[None]] = _nothing_to_write
     """Called with the physical offset from which on a slave's log is about to be cut; it may read the log."""
     _log: ClassicCommitLog = attrs.field(init=False)
     _local: LocalCommitLog = attrs.field(init=False)

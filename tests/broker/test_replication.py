@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from ledgermq.broker.groups import GroupConfig
+from ledgermq.broker.persistence import GROUPS_FILE, IN_LOG_KEY, OFFSETS_FILE, TOPICS_FILE
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.client.admin import open_admin
 from ledgermq.client.errors import NoRoute
@@ -24,6 +25,9 @@ from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.signature import Credentials
+from ledgermq.store.json_file import JsonFile
+from ledgermq.store.message_store import MessageStore
+from ledgermq.world.disk import RealDisk
 from ledgermq.world.network import Address
 from ledgermq.world.real import real_world
 
@@ -197,6 +201,40 @@ async def test_a_promoted_slave_has_every_change_that_its_log_has(tmp_path: Path
         assert broker.groups.is_forbidden("g", "T")
         assert broker.offsets.of("g", "T") == {1: 3}
         assert [row[3] for row in broker.locks.rows_of("g")] == ["c1"]
+
+
+async def test_a_slave_s_files_say_that_its_log_lacks_events_before_these_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that is killed when its log has grown again has lost events in its tables, and could not know it."""
+    said, cut = list[Any](), MessageStore.cut
+
+    def in_log() -> list[Any]:
+        tables = [
+            JsonFile(RealDisk(), f"{tmp_path}/s/config/{name}").load() for name in (TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE)
+        ]
+        return [table and table[IN_LOG_KEY] for table in tables]
+
+    async def read_and_cut(store: MessageStore, offset: int) -> None:
+        said.extend(in_log())
+        await cut(store, offset)
+
+    async with open_group(tmp_path) as group, group.desk("m") as master, group.desk("s", **SLAVE) as slave:
+        sync, client = slave.broker.replication.sync, classic_node(slave.broker).client
+        assert sync is not None
+        assert client is not None
+        await until(lambda: joined(master) and sync.rounds and slave.broker.tables.in_log)
+        end = master.broker.store.log.max_offset
+        master.broker.table_log.put_topics(TopicConfig("Lost", 3, 3))
+        await until(lambda: slave.broker.topics.get("Lost") is not None)
+        await slave.broker.persistence.write_all(always=True)
+        assert in_log() == [True, True, True]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(MessageStore, "cut", read_and_cut)
+            await client.follower.cut(end)
+
+    assert said == [False, False, False]
 
 
 async def test_where_no_master_can_be_asked_nothing_is_not_the_answer(tmp_path: Path) -> None:

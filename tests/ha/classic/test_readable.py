@@ -182,7 +182,7 @@ async def test_a_masters_word_covers_only_what_has_come(autojump_clock: MockCloc
     async with open_node("m") as master, open_node("s", slave=True, protocol="ledgermq") as slave:
         master.put(3)
         log = slave.local_log
-        follower = StoreFollower(slave.store, log, lambda _: None)
+        follower = StoreFollower(slave.store, log, slave.node.before_cut)
         follower.limit_readable(1 << 20)
         log.append_raw(0, master.content())
 
