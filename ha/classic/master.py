@@ -257,10 +257,11 @@ class HAService:
         self.port = self.network.listener_port(listeners[0])
         recovered_end = self.sent_end = self.log.max_offset
         async with closing(listeners):
-            begun = await self._begin_epoch(recovered_end)
+            kept = await self.workers.run(self.epoch_file.load)
+            begun = await self._begin_epoch(kept, recovered_end)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._sweep)
-                nursery.start_soon(self._serve, listeners, recovered_end, begun)
+                nursery.start_soon(self._serve, listeners, kept, recovered_end, begun)
                 settings = self.settings
                 log.info("ha_service_started", port=self.port, protocol=settings.protocol, replicas=settings.replicas)
                 task_status.started()
@@ -273,16 +274,15 @@ class HAService:
             reason = f"{error.strerror or error}: the HA port {port}, which haListenPort sets, is for slaves"
             raise OSError(error.errno, reason) from error
 
-    async def _serve(self, listeners: list[Listener[Stream]], recovered_end: int, begun: bool) -> None:
+    async def _serve(self, listeners: list[Listener[Stream]], kept: EpochList, recovered_end: int, begun: bool) -> None:
         while not begun:
             # On a full disk the broker must still start, so that it can be read. Slaves wait in the backlog meanwhile, and
             # nothing is appended: after a crash it would count as part of an earlier epoch, which other nodes have as well.
             await trio.sleep(EPOCH_RETRY_SECONDS)
-            begun = await self._begin_epoch(recovered_end)
+            begun = await self._begin_epoch(kept, recovered_end)
         await trio.serve_listeners(self._accept, listeners)
 
-    async def _begin_epoch(self, log_end: int) -> bool:
-        kept = await self.workers.run(self.epoch_file.load)
+    async def _begin_epoch(self, kept: EpochList, log_end: int) -> bool:
         # Drawn anew each time: a node that runs on an older copy of its store begins an epoch where it has begun one before.
         writer = self.secrets.getrandbits(8 * NODE_SIZE).to_bytes(NODE_SIZE, "big")
         epochs = kept.begun(self.log.min_offset, log_end, writer, self.settings.replicas, self.epoch)

@@ -335,6 +335,24 @@ async def test_a_master_on_a_full_disk_starts_and_serves_slaves_once_there_is_ro
         assert last.start == recovered_end
 
 
+async def test_a_master_that_cannot_write_its_epoch_outlives_a_disk_that_cannot_be_read_either(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """Its epoch is tried again every few seconds, and what fails then must not end the broker that is read meanwhile."""
+    async with open_node("m") as master:
+        master.put(10)
+        disk = master.disk
+    full = disk.kill()
+    full.faults.capacity = 0
+    async with open_node("m", disk=full) as master, open_node("s", slave=True):
+        full.faults.read_error = full.faults.open_error = 1.0
+        await trio.sleep(22)
+        full.faults.calm()
+
+        await joined(master)
+        assert master.store.get("T", 0, 0, 1).status is GetStatus.FOUND
+
+
 async def test_a_master_that_stops_before_it_serves_leaves_no_port_open(
     autojump_clock: MockClock, open_node: OpenNode, lines: Lines
 ) -> None:
