@@ -254,6 +254,7 @@ class ControllerMode:
             ),
             network=network,
             clock=self.world.clock,
+            randomness=self.world.randomness,
             workers=self.world.workers,
             files=self._files,
             identity=self._identity,

@@ -11,7 +11,7 @@ from ledgermq.ha.classic.authenticated import AuthenticatedMaster, Authenticated
 from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.ha.classic.in_sync import InSyncAcknowledgements
 from ledgermq.ha.classic.slave import HAClient
-from ledgermq.ha.controller import decisions
+from ledgermq.ha.controller import decisions, session
 from ledgermq.ha.controller.liveness import Liveness
 from ledgermq.store.message_store import MessageStore
 from ledgermq.testing.history import End
@@ -73,6 +73,10 @@ def _wait_for_the_confirmed_only(_: Any) -> Any:
     return property(lambda self: self.members - {self.own_id})
 
 
+def _name_the_lowest_id(_: Any) -> Any:
+    return property(lambda self: [min(self.members - {self.own_id})])
+
+
 def _confirm_the_whole_log(original: Any) -> Callable[[Any], None]:
     def begin(self: Any) -> None:
         self.confirmed = self.log_end()
@@ -107,6 +111,7 @@ LEADER_ENDS = with_blows(Blow("slow", seconds=10.0), alone=(Blow("end leading co
 POWER_ENDS = with_blows(alone=(Blow("end master", End.POWER, 0.05),) * 2)
 MASTERS_END = with_blows(*(Blow("end masters", seconds=2.0),) * 4)
 HANDSHAKES = found_by("ha/classic/test_authenticated.py")
+SETS, CONVERSATIONS = found_by("ha/classic/test_in_sync.py"), found_by("ha/controller/test_session.py")
 
 
 ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], Outcome]], ...] = (
@@ -124,8 +129,10 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         InSyncAcknowledgements,
         "__attrs_post_init__",
         _confirm_the_whole_log,
-        found_by("ha/classic/test_in_sync.py"),
+        SETS,
     ),
+    ("elected: hand over to the lowest id only", InSyncAcknowledgements, "successors", _name_the_lowest_id, CONVERSATIONS),
+    ("elected: wait a second for a decision", session, "DECIDED_SECONDS", lambda _: 1.0, CONVERSATIONS),
     ("elected: elect one outside the set", decisions, "elect", elect_one_outside, MASTERS_END),
     ("elected: a fresh leader judges at once", Liveness, "begin", judge_at_once, LEADER_ENDS),
     ("elected: keep those who crashed", decisions, "_after_restart", keep_those_who_crashed, POWER_ENDS),

@@ -82,6 +82,11 @@ class InSyncAcknowledgements(Acknowledgements):
         """The other replicas that must hold whatever is confirmed."""
         return (self.members | self._proposed | self._joining) - {self.own_id}
 
+    @property
+    def successors(self) -> list[int]:
+        """The other members of the confirmed set, beginning with the one that holds most; those not connected come last."""
+        return sorted(self.members - {self.own_id}, key=lambda broker_id: (-self._held.get(broker_id, -1), broker_id))
+
     def claim(self, slave: Hashable, offset: int) -> None:
         """Count a claim like a report: in this mode both ends compare epochs before the first one."""
         self.hold(slave, offset)

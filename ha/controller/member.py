@@ -51,7 +51,7 @@ from .state import (
 log = get_logger(__name__)
 
 DECISION_SECONDS = 3.0
-"""How long a decision may take, which is how long brokers wait for an answer."""
+"""How long a decision may take; brokers wait a second longer for the answer."""
 EVENTS_PER_TURN = 128
 """After how many events a turn of the event loop applies no further entry; each of them may write a set of 64 KB as JSON."""
 LOG_BYTES_MAX = 1024 * 1024

@@ -16,13 +16,15 @@ import trio
 from ...remoting.channel import Channel, connected
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
-from ...remoting.errors import RemotingError
+from ...remoting.errors import CallTimeout, RemotingError
 from ...world.clock import Clock
 from ...world.events import get_logger
 from ...world.network import Address, Network
+from ...world.randomness import Randomness
 from ...world.workers import Workers
 from ..classic.in_sync import InSyncAcknowledgements, Proposal
 from .identity import Identity, IdentityFiles
+from .member import DECISION_SECONDS
 from .protocol import (
     AlterSyncStateSetRequest,
     ApplyBrokerIdRequest,
@@ -41,17 +43,23 @@ from .protocol import (
 log = get_logger(__name__)
 
 CALL_SECONDS = 1.0
-"""How long a controller may take to answer; then another one may have become their leader."""
+"""How long a controller may take to answer a heartbeat and whether it leads; then another one may have become their leader."""
+DECIDED_SECONDS = DECISION_SECONDS + CALL_SECONDS
+"""How long it may take to answer what a majority decides; it gives up earlier, and says whether that may still happen."""
 FIND_PAUSE_SECONDS = 0.1
 """The pause before the controllers are asked again which of them leads."""
 SET_SECONDS = 0.05
 """How often the master checks whether its set should change."""
-REFUSED_SECONDS = 0.2
-"""The pause before a change of the set that the controller has refused is proposed again."""
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.2, 2.0
+"""The bounds of the pause before the controller is asked again for a decision that it has refused or did not make in time."""
 _UNKNOWN_HERE = frozenset(
     {ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST}
 )
 """The controller does not know this broker: it was removed, or the controller has lost its state."""
+_ANY_OF_THE_LEADER = frozenset(ResponseCode) - {ResponseCode.CONTROLLER_NOT_LEADER}
+"""Whatever the controller that leads may answer."""
+_MAY_NOT_LEAD = frozenset({ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, ResponseCode.CONTROLLER_ELECT_MASTER_FAILED})
+"""The controller does not elect the named replica, and may elect another one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -108,6 +116,22 @@ class _Refused(Exception):
         self.code = answer.code
 
 
+@attrs.define(eq=False)
+class _Pauses:
+    """Pauses each of which is about twice as long as the one before; random, so that not all brokers ask again together."""
+
+    randomness: Randomness
+    _seconds: float = PAUSE_SECONDS_MIN
+
+    def next_seconds(self) -> float:
+        seconds = self._seconds * (0.75 + self.randomness.random() / 2)
+        self._seconds = min(2 * self._seconds, PAUSE_SECONDS_MAX)
+        return seconds
+
+    def begin_anew(self) -> None:
+        self._seconds = PAUSE_SECONDS_MIN
+
+
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ControllerSession:
     """The broker's side of the conversation."""
@@ -115,6 +139,7 @@ class ControllerSession:
     settings: SessionSettings
     network: Network
     clock: Clock
+    randomness: Randomness
     workers: Workers
     files: IdentityFiles
     identity: Identity | None
@@ -138,6 +163,11 @@ class ControllerSession:
     """The connection to that controller."""
     _registered: bool = False
     _look: trio.Event = attrs.field(factory=trio.Event)
+    _pauses: _Pauses = attrs.field(init=False)
+    """Those after answers that a conversation cannot go on with."""
+
+    def __attrs_post_init__(self) -> None:
+        self._pauses = _Pauses(self.randomness)
 
     def look_now(self) -> None:
         """Ask for the master in the next turn of the event loop, because somebody says that it has changed."""
@@ -146,17 +176,21 @@ class ControllerSession:
     async def hand_over(self) -> None:
         """Ask for the election of another member of the set, if there is one and a controller answers."""
         in_sync, channel = self.in_sync(), self._channel
-        if in_sync is None or channel is None or not (others := in_sync.members - {in_sync.own_id}):
+        if in_sync is None or channel is None:
             return
-        request = ElectMasterRequest(
-            cluster_name=self.settings.cluster,
-            broker_name=self.settings.broker_name,
-            broker_id=min(others),
-            designate_elect=True,
-        )
         with suppress(RemotingError):
-            answer = await channel.call(RemotingCommand(RequestCode.CONTROLLER_ELECT_MASTER, request.ext()), CALL_SECONDS)
-            log.info("handed_over_to_replica", replica=min(others), code=answer.code, remark=answer.remark)
+            for replica in in_sync.successors:
+                request = ElectMasterRequest(
+                    cluster_name=self.settings.cluster,
+                    broker_name=self.settings.broker_name,
+                    broker_id=replica,
+                    designate_elect=True,
+                )
+                command = RemotingCommand(RequestCode.CONTROLLER_ELECT_MASTER, request.ext())
+                answer = await channel.call(command, DECIDED_SECONDS)
+                log.info("handed_over_to_replica", replica=replica, code=answer.code, remark=answer.remark)
+                if answer.code not in _MAY_NOT_LEAD:
+                    break
         self.look_now()
 
     async def run(self) -> NoReturn:
@@ -222,14 +256,22 @@ class ControllerSession:
     async def _call(
         self, channel: Channel, code: RequestCode, header: Header, body: bytes = b"", *, one_of: frozenset[int] = frozenset()
     ) -> RemotingCommand:
-        """Ask, and return the answer if it is a success or has one of the given codes.
+        """Ask for a decision, and return the answer if it is a success or has one of the given codes.
 
         Raises:
             RemotingError: there was no answer; what was asked for may have been done.
-            _Refused: any other answer.
+            _Refused: any other answer. Before this or a time-out ends the conversation, a pause lets heartbeats go on.
         """
-        answer = await channel.call(RemotingCommand(code, header.ext(), body), CALL_SECONDS)
-        if answer.code != ResponseCode.SUCCESS and answer.code not in one_of:
+        try:
+            answer = await channel.call(RemotingCommand(code, header.ext(), body), DECIDED_SECONDS)
+        except CallTimeout:
+            await trio.sleep(self._pauses.next_seconds())
+            raise
+        if answer.code == ResponseCode.SUCCESS:
+            self._pauses.begin_anew()
+        elif answer.code not in one_of:
+            if answer.code != ResponseCode.CONTROLLER_NOT_LEADER:
+                await trio.sleep(self._pauses.next_seconds())
             raise _Refused(answer)
         return answer
 
@@ -309,9 +351,10 @@ class ControllerSession:
                 heartbeat_timeout_mills=settings.expiry_millis,
                 election_priority=settings.priority,
             )
-            answer = await self._call(channel, RequestCode.BROKER_HEARTBEAT, heartbeat, one_of=_UNKNOWN_HERE)
-            if answer.code != ResponseCode.SUCCESS:
+            answer = await channel.call(RemotingCommand(RequestCode.BROKER_HEARTBEAT, heartbeat.ext()), CALL_SECONDS)
+            if answer.code in _UNKNOWN_HERE:
                 self._registered = False  # the next conversation begins with a registration, and a new id if it must be
+            if answer.code != ResponseCode.SUCCESS:
                 raise _Refused(answer)
             await trio.sleep(settings.heartbeat_seconds)
 
@@ -334,9 +377,7 @@ class ControllerSession:
         request = ElectMasterRequest(
             cluster_name=self.settings.cluster, broker_name=self.settings.broker_name, broker_id=self.identity.broker_id
         )
-        answer = await channel.call(RemotingCommand(RequestCode.CONTROLLER_ELECT_MASTER, request.ext()), CALL_SECONDS)
-        if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
-            raise _Refused(answer)
+        answer = await self._call(channel, RequestCode.CONTROLLER_ELECT_MASTER, request, one_of=_ANY_OF_THE_LEADER)
         log.debug("election_asked_for", code=answer.code, remark=answer.remark)
         if answer.code == ResponseCode.SUCCESS:
             self.look_now()
@@ -363,18 +404,20 @@ class ControllerSession:
     async def _keep_set(self, channel: Channel) -> NoReturn:
         """Propose to the controller whatever changes in the set, while this broker is master."""
         refused: Proposal | None = None
+        again_at, pauses = 0.0, _Pauses(self.randomness)
         while True:
             await trio.sleep(SET_SECONDS)
-            in_sync, decision = self.in_sync(), self.decision
-            if in_sync is None or decision is None or (proposal := in_sync.proposal(self.clock.monotonic())) is None:
+            in_sync, decision, now = self.in_sync(), self.decision, self.clock.monotonic()
+            if in_sync is None or decision is None or (proposal := in_sync.proposal(now)) is None:
+                continue
+            if proposal == refused and now < again_at:
                 continue
             request = AlterSyncStateSetRequest(
                 broker_name=self.settings.broker_name, master_broker_id=in_sync.own_id, master_epoch=decision.epoch
             )
             body = SyncStateSet(sync_state_set=proposal.members, sync_state_set_epoch=proposal.epoch).body()
-            answer = await channel.call(
-                RemotingCommand(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, request.ext(), body), CALL_SECONDS
-            )
+            code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+            answer = await self._call(channel, code, request, body, one_of=_ANY_OF_THE_LEADER)
             if answer.code == ResponseCode.SUCCESS:
                 confirmed = SyncStateSet.of(answer.body)
                 in_sync.confirm(confirmed.sync_state_set, confirmed.sync_state_set_epoch)
@@ -383,14 +426,12 @@ class ControllerSession:
                     members=sorted(confirmed.sync_state_set),
                     set_epoch=confirmed.sync_state_set_epoch,
                 )
-            elif answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
-                raise _Refused(answer)
             else:
                 if proposal != refused:
                     log.warning("sync_state_set_not_changed", members=sorted(proposal.members), reason=answer.remark)
-                refused = proposal
+                    pauses.begin_anew()
+                refused, again_at = proposal, self.clock.monotonic() + pauses.next_seconds()
                 self.look_now()
-                await trio.sleep(REFUSED_SECONDS)
 
 
 def _first_text(group: BaseExceptionGroup[Exception]) -> str:

@@ -159,6 +159,14 @@ def test_a_proposed_replica_is_waited_for_even_after_it_has_gone() -> None:
     assert log.answers == [PutStatus.PUT_OK]
 
 
+def test_members_that_hold_most_are_the_first_successors() -> None:
+    acks = Log().books(MASTER, B, C, 4)
+    acks.hold(B, 900)
+    acks.hold(4, 1000)
+
+    assert acks.successors == [4, B, C]
+
+
 def test_a_member_that_has_gone_is_waited_for_until_the_controller_agrees() -> None:
     log = Log()
     acks = log.books(MASTER, B)

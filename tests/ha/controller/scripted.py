@@ -15,6 +15,7 @@ from ledgermq.ha.controller.protocol import (
     ApplyBrokerIdRequest,
     ApplyBrokerIdResponse,
     BrokerHeartbeat,
+    ElectMasterRequest,
     GetMetadataResponse,
     Mastership,
     NextBrokerIdResponse,
@@ -40,6 +41,16 @@ class ScriptedController:
     leads: bool = True
     agrees: bool = True
     """Whether changes of the set are confirmed."""
+    decision_seconds: float = 0.0
+    """How long it takes to answer what a majority decides."""
+    refusal: ResponseCode | None = None
+    """How it answers that, instead of deciding it."""
+    asked: list[tuple[float, int]] = attrs.field(factory=list[tuple[float, int]])
+    """When each request arrived, and its code."""
+    electable: frozenset[int] = frozenset()
+    """The brokers that are elected if one asks for them by name."""
+    elections: list[int] = attrs.field(factory=list[int])
+    """The brokers that were asked for by name."""
     master: int | None = None
     epoch: int = 0
     members: frozenset[int] = frozenset()
@@ -63,20 +74,31 @@ class ScriptedController:
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handlers."""
         for code, handler in {
-            RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
             RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: self._next_id,
             RequestCode.CONTROLLER_APPLY_BROKER_ID: self._apply,
             RequestCode.CONTROLLER_REGISTER_BROKER: self._register,
             RequestCode.CONTROLLER_GET_REPLICA_INFO: self._replica_info,
             RequestCode.CONTROLLER_ELECT_MASTER: self._elect,
             RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter,
-            RequestCode.BROKER_HEARTBEAT: self._beat,
         }.items():
-            dispatcher.register(code, partial(self._if_leading, handler))
+            dispatcher.register_waiting(code, partial(self._decided, handler))
+        dispatcher.register(RequestCode.CONTROLLER_GET_METADATA_INFO, self._metadata)
+        dispatcher.register(RequestCode.BROKER_HEARTBEAT, self._beat)
 
-    def _if_leading(self, handler: Handler, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
-        if not self.leads and request.code != RequestCode.CONTROLLER_GET_METADATA_INFO:
+    def times_of(self, code: RequestCode) -> list[float]:
+        """When requests of one kind arrived."""
+        return [at for at, asked in self.asked if asked == code]
+
+    async def _decided(
+        self, handler: Handler, connection: ServerConnection, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        self.asked.append((trio.current_time(), request.code))
+        if self.decision_seconds:
+            await trio.sleep(self.decision_seconds)
+        if not self.leads:
             return request.response(ResponseCode.CONTROLLER_NOT_LEADER)
+        if self.refusal is not None:
+            return request.response(self.refusal, remark="the test refuses")
         return handler(connection, request)
 
     def _metadata(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
@@ -114,7 +136,15 @@ class ScriptedController:
         return request.response(ext=mastership.ext(), body=self._set())
 
     def _elect(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        return request.response(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark="the test elects")
+        asked = ElectMasterRequest.of(request)
+        if not asked.designate_elect:
+            return request.response(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark="the test elects")
+        self.elections.append(asked.broker_id)
+        if asked.broker_id not in self.electable:
+            return request.response(ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, remark="the test lets it not be alive")
+        self.addresses.setdefault(asked.broker_id, f"10.0.0.{asked.broker_id}:10911")
+        self.elect(asked.broker_id)
+        return self._replica_info(_connection, request)
 
     def _set(self) -> bytes:
         return SyncStateSet(sync_state_set=self.members, sync_state_set_epoch=self.set_epoch).body()
@@ -133,6 +163,9 @@ class ScriptedController:
         return request.response(ext=answer.ext(), body=self._set())
 
     def _beat(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        self.asked.append((trio.current_time(), request.code))
+        if not self.leads:
+            return request.response(ResponseCode.CONTROLLER_NOT_LEADER)
         beat = BrokerHeartbeat.of(request)
         assert beat.broker_id is not None
         self.beats[beat.broker_id] = beat

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 import trio
 
 from ledgermq.ha.classic.in_sync import InSyncAcknowledgements
 from ledgermq.ha.controller.identity import IdentityFiles
-from ledgermq.ha.controller.session import ControllerSession, Decision, LogState, SessionSettings
+from ledgermq.ha.controller.session import PAUSE_SECONDS_MAX, ControllerSession, Decision, LogState, SessionSettings
+from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.testing.sim.world import sim_machines
 from ledgermq.world.address import Address
 from ledgermq.world.real import World
@@ -20,6 +22,8 @@ from .scripted import NAME, PORT, ScriptedController, scripted_controller
 pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 HOSTS = ("10.0.0.1", "10.0.0.2")
+EXPIRY_SECONDS = 0.6
+"""For so long a heartbeat counts."""
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -37,12 +41,13 @@ def session_in(world: World, decisions: list[Decision], acks: InSyncAcknowledgem
             broker_name=NAME,
             address="10.0.0.9:10911",
             heartbeat_seconds=0.15,
-            expiry_millis=600,
+            expiry_millis=round(EXPIRY_SECONDS * 1000),
             poll_seconds=1.0,
             priority=7,
         ),
         network=world.network,
         clock=world.clock,
+        randomness=world.randomness,
         workers=world.workers,
         files=files,
         identity=files.load("c", NAME),
@@ -130,3 +135,91 @@ async def test_an_older_decision_than_the_known_one_is_ignored() -> None:
             await trio.sleep(3)
 
         assert {decision.epoch for decision in decisions} == {7}
+
+
+def acknowledgements(*members: int) -> InSyncAcknowledgements:
+    """Those of a master with the id 1, in epoch 1 of its set."""
+    return InSyncAcknowledgements(own_id=1, members=frozenset(members), set_epoch=1, log_end=lambda: 1000)
+
+
+async def test_a_decision_that_takes_as_long_as_a_controller_allows_is_waited_for() -> None:
+    """Otherwise a repeated registration would begin another mastership, and no broker would get a role."""
+    decisions: list[Decision] = []
+    async with both() as (one, _, world):
+        one.addresses[4] = "10.0.0.8:10911"
+        one.elect(4)
+        one.decision_seconds = 2.9
+        async with running(session_in(world, decisions)):
+            await until(lambda: decisions)
+
+        assert len(one.times_of(RequestCode.CONTROLLER_REGISTER_BROKER)) == 1
+
+
+@pytest.mark.parametrize("refusal", [ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_ERROR])
+async def test_a_controller_that_decides_nothing_is_asked_less_and_less_often_and_hears_all_heartbeats(
+    refusal: ResponseCode,
+) -> None:
+    """What was too much for it would be more with each try, and a broker that is not heard is dead."""
+    async with both() as (one, _, world), running(session_in(world, [])):
+        await until(lambda: one.beats)
+        one.asked.clear()
+        one.refusal = refusal
+        await trio.sleep(30)
+
+        tries = one.times_of(RequestCode.CONTROLLER_GET_REPLICA_INFO)
+        gaps = [later - earlier for earlier, later in pairwise(tries)]
+        assert all(gap > 0.6 * PAUSE_SECONDS_MAX for gap in gaps[5:])
+        assert len({*gaps[5:]}) > 1, "brokers that ask together would always do"
+        beats = one.times_of(RequestCode.BROKER_HEARTBEAT)
+        assert max(later - earlier for earlier, later in pairwise(beats)) < EXPIRY_SECONDS
+
+        one.refusal = None
+        known = len(tries)
+        await trio.sleep(3 * PAUSE_SECONDS_MAX)
+        assert len(one.times_of(RequestCode.CONTROLLER_GET_REPLICA_INFO)) > known + 2
+
+
+async def test_a_controller_that_answers_heartbeats_only_still_hears_them_all() -> None:
+    async with both() as (one, _, world), running(session_in(world, [])):
+        await until(lambda: one.beats)
+        one.asked.clear()
+        one.decision_seconds = 1000
+        await trio.sleep(30)
+
+        assert len(one.times_of(RequestCode.CONTROLLER_GET_REPLICA_INFO)) > 3
+        beats = one.times_of(RequestCode.BROKER_HEARTBEAT)
+        assert max(later - earlier for earlier, later in pairwise(beats)) < EXPIRY_SECONDS
+
+
+async def test_of_the_members_that_hold_most_the_first_that_may_be_elected_is_handed_over_to() -> None:
+    acks = acknowledgements(1, 2, 3, 4)
+    acks.hold(2, 900)
+    acks.hold(3, 1000)
+    async with both() as (one, _, world):
+        one.electable = frozenset({2, 4})
+        session = session_in(world, [], acks)
+        async with running(session):
+            await until(lambda: one.beats)
+            await session.hand_over()
+
+        assert one.elections == [3, 2]
+        assert one.master == 2
+
+
+async def test_a_refused_change_of_the_set_delays_no_other_one() -> None:
+    acks = acknowledgements(1, 3)
+    acks.hold(3, 1000)
+    async with both() as (one, _, world):
+        one.addresses[1] = "10.0.0.9:10911"
+        one.elect(1)
+        one.agrees = False
+        async with running(session_in(world, [], acks)):
+            acks.hold(2, 1000)
+            await trio.sleep(20)
+            assert set(one.proposals) == {frozenset({1, 2, 3})}
+            one.agrees, one.members = True, frozenset({1, 3})
+            acks.leave(3)
+            left = trio.current_time()
+            await until(lambda: 3 not in one.members)
+
+            assert trio.current_time() - left < 0.6
