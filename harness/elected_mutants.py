@@ -73,6 +73,14 @@ def _wait_for_the_confirmed_only(_: Any) -> Any:
     return property(lambda self: self.members - {self.own_id})
 
 
+def _rule_nobody_out(original: Any) -> Callable[[Any, float], Any]:
+    def proposal(self: Any, now: float) -> Any:
+        wanted = original(self, now)
+        return None if wanted is not None and wanted.members == self.members else wanted
+
+    return proposal
+
+
 def _name_the_lowest_id(_: Any) -> Any:
     return property(lambda self: [min(self.members - {self.own_id})])
 
@@ -131,6 +139,7 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         _confirm_the_whole_log,
         SETS,
     ),
+    ("elected: rule out nobody who was proposed", InSyncAcknowledgements, "proposal", _rule_nobody_out, SETS),
     ("elected: hand over to the lowest id only", InSyncAcknowledgements, "successors", _name_the_lowest_id, CONVERSATIONS),
     ("elected: wait a second for a decision", session, "DECIDED_SECONDS", lambda _: 1.0, CONVERSATIONS),
     ("elected: elect one outside the set", decisions, "elect", elect_one_outside, MASTERS_END),

@@ -156,7 +156,9 @@ class InSyncAcknowledgements(Acknowledgements):
     def proposal(self, now: float) -> Proposal | None:
         """The change that the controller should confirm now, or None; the caller asks for it and reports the answer.
 
-        Until then the replicas that join are waited for as if it had been confirmed.
+        Until then the replicas that join are waited for as if it had been confirmed. If one of them has gone before the
+        controller has confirmed or ruled out that it is a member, the confirmed set is proposed again: under the next epoch the
+        controller takes in nobody who was proposed for this one.
 
         Args:
             now: by the monotonic clock.
@@ -168,7 +170,8 @@ class InSyncAcknowledgements(Acknowledgements):
             self._advance()
         join = {broker_id for broker_id in self._joining if self._held[broker_id] >= self.confirmed}
         wanted = frozenset(stay | join)
-        if wanted == self.members:
+        gone = self._proposed - self.members - self._joining
+        if wanted == self.members and not gone:
             return None
         self._proposed |= wanted
         return Proposal(wanted, self.set_epoch)

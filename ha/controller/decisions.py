@@ -373,7 +373,8 @@ def heard_from(request: BrokerHeartbeat | RegisterBrokerRequest, situation: Situ
 def decide_alteration(request: AlterSyncStateSetRequest, body: SyncStateSet, situation: Situation) -> Decision:
     """1001: the master replaces the set, by compare-and-set of its epoch, of the master and of the master's epoch.
 
-    A member that stays need not be alive, because keeping it loses nothing; one that joins must be.
+    A member that stays need not be alive, because keeping it loses nothing; one that joins must be. An equal set gets a new
+    epoch, too, so that no earlier request of the master can be carried out any more.
 
     Raises:
         RequestRefused: the master does not know the newest state, or a member may not be one. Nothing was changed.
@@ -405,11 +406,10 @@ def decide_alteration(request: AlterSyncStateSetRequest, body: SyncStateSet, sit
             ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
             f"a SyncStateSet of {one.name} has its master {one.master_id}; nothing was changed",
         )
-    events: tuple[Change, ...] = ()
-    if new != one.in_sync:
-        event = SetAltered(name=one.name, in_sync=new, in_sync_epoch=_next_epoch(one, one.in_sync_epoch))
-        one, events = changed(one, event), (event,)
-    return Decision(AlterSyncStateSetResponse(new_sync_state_set_epoch=one.in_sync_epoch), _set_of(one), events)
+    event = SetAltered(name=one.name, in_sync=new, in_sync_epoch=_next_epoch(one, one.in_sync_epoch))
+    return Decision(
+        AlterSyncStateSetResponse(new_sync_state_set_epoch=event.in_sync_epoch), _set_of(changed(one, event)), (event,)
+    )
 
 
 def decide_cleaning(request: CleanBrokerDataRequest, situation: Situation) -> Decision:

@@ -418,8 +418,9 @@ class ControllerSession:
             body = SyncStateSet(sync_state_set=proposal.members, sync_state_set_epoch=proposal.epoch).body()
             code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
             answer = await self._call(channel, code, request, body, one_of=_ANY_OF_THE_LEADER)
-            if answer.code == ResponseCode.SUCCESS:
-                confirmed = SyncStateSet.of(answer.body)
+            confirmed = SyncStateSet.of(answer.body) if answer.code == ResponseCode.SUCCESS else None
+            # Controllers of an earlier version leave an equal set its epoch, and RocketMQ's refuse it.
+            if confirmed is not None and confirmed.sync_state_set_epoch > proposal.epoch:
                 in_sync.confirm(confirmed.sync_state_set, confirmed.sync_state_set_epoch)
                 log.info(
                     "sync_state_set_changed",
@@ -428,7 +429,8 @@ class ControllerSession:
                 )
             else:
                 if proposal != refused:
-                    log.warning("sync_state_set_not_changed", members=sorted(proposal.members), reason=answer.remark)
+                    reason = answer.remark or "the set keeps its epoch"
+                    log.warning("sync_state_set_not_changed", members=sorted(proposal.members), reason=reason)
                     pauses.begin_anew()
                 refused, again_at = proposal, self.clock.monotonic() + pauses.next_seconds()
                 self.look_now()

@@ -159,6 +159,36 @@ def test_a_proposed_replica_is_waited_for_even_after_it_has_gone() -> None:
     assert log.answers == [PutStatus.PUT_OK]
 
 
+def test_a_proposed_replica_that_has_gone_is_ruled_out_by_the_confirmed_set_under_its_next_epoch() -> None:
+    """Its proposal was refused or lost. Otherwise no put would be acknowledged until it is back."""
+    log = Log()
+    acks = log.books(MASTER)
+    acks.hold(B, 1000)
+    acks.proposal(0.0)
+    acks.leave(B)
+    log.put(acks)
+
+    assert acks.proposal(0.0) == Proposal(frozenset({MASTER}), 5)
+    assert log.answers == []
+    acks.confirm(frozenset({MASTER}), 6)
+
+    assert log.answers == [PutStatus.PUT_OK]
+    assert acks.proposal(0.0) is None
+
+
+def test_a_proposed_replica_that_is_connected_again_is_not_ruled_out() -> None:
+    log = Log()
+    acks = log.books(MASTER)
+    acks.hold(B, 1000)
+    acks.proposal(0.0)
+    acks.leave(B)
+    log.put(acks)
+
+    acks.hold(B, 900)
+
+    assert acks.proposal(0.0) is None
+
+
 def test_members_that_hold_most_are_the_first_successors() -> None:
     acks = Log().books(MASTER, B, C, 4)
     acks.hold(B, 900)
@@ -268,6 +298,16 @@ class Group(RuleBasedStateMachine):
     @rule()
     def poll(self) -> None:
         self.acks.confirm(*self.controller)
+
+    @rule()
+    def settle(self) -> None:
+        """All proposals of some time are answered: those who have gone are not waited for any more."""
+        for now in (200.0, 201.0, 202.0):
+            proposal = self.acks.proposal(now)
+            if proposal is not None and proposal.epoch == self.controller[1]:
+                self.controller = (proposal.members, proposal.epoch + 1)
+            self.acks.confirm(*self.controller)
+        assert self.acks.required <= self.connected
 
     @invariant()
     def whatever_is_confirmed_is_held_by_all_whom_the_controller_may_elect(self) -> None:

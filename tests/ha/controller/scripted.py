@@ -41,6 +41,8 @@ class ScriptedController:
     leads: bool = True
     agrees: bool = True
     """Whether changes of the set are confirmed."""
+    keeps_epoch: bool = False
+    """Whether an equal set keeps its epoch, as at controllers of an earlier version."""
     decision_seconds: float = 0.0
     """How long it takes to answer what a majority decides."""
     refusal: ResponseCode | None = None
@@ -158,7 +160,8 @@ class ScriptedController:
             self.set_epoch,
         ) or not self.agrees:
             return request.response(ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, remark="the test does not agree")
-        self.members, self.set_epoch = wanted.sync_state_set, self.set_epoch + 1
+        if not (self.keeps_epoch and wanted.sync_state_set == self.members):
+            self.members, self.set_epoch = wanted.sync_state_set, self.set_epoch + 1
         answer = AlterSyncStateSetResponse(new_sync_state_set_epoch=self.set_epoch)
         return request.response(ext=answer.ext(), body=self._set())
 

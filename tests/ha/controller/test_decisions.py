@@ -20,6 +20,7 @@ from ledgermq.ha.controller.liveness import TIMEOUT_SECONDS, Liveness
 from ledgermq.ha.controller.protocol import (
     REPLICAS_MAX,
     AlterSyncStateSetRequest,
+    AlterSyncStateSetResponse,
     ApplyBrokerIdRequest,
     BrokerHeartbeat,
     ElectMasterBody,
@@ -403,8 +404,21 @@ def test_a_registration_names_no_dead_master_and_notes_another_address() -> None
 def test_the_master_alters_the_set_once_for_each_epoch() -> None:
     cluster = serving(1)
     assert cluster.alter(1, 2).events
-    assert cluster.alter(1, 2).events == ()
+    with refused(ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH):
+        cluster.alter(1, set_epoch=1)
     assert cluster.alter(1).body == SyncStateSet(sync_state_set=frozenset({1}), sync_state_set_epoch=3)
+
+
+def test_an_equal_set_gets_a_new_epoch_so_that_no_earlier_request_is_carried_out() -> None:
+    """A master whose request was lost finds out by this who is not in the set."""
+    cluster = serving(1)
+
+    answer = cluster.alter(1)
+
+    assert answer.body == SyncStateSet(sync_state_set=frozenset({1}), sync_state_set_epoch=2)
+    assert answer.header == AlterSyncStateSetResponse(new_sync_state_set_epoch=2)
+    with refused(ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH):
+        cluster.alter(1, 2, set_epoch=1)
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,46 @@ async def test_of_the_members_that_hold_most_the_first_that_may_be_elected_is_ha
         assert one.master == 2
 
 
+async def test_a_replica_whose_proposal_was_refused_is_not_waited_for_once_it_has_gone() -> None:
+    acks = acknowledgements(1)
+    async with both() as (one, _, world):
+        one.addresses[1] = "10.0.0.9:10911"
+        one.elect(1)
+        one.agrees = False
+        async with running(session_in(world, [], acks)):
+            acks.hold(2, 1000)
+            await until(lambda: frozenset({1, 2}) in one.proposals)
+            acks.leave(2)
+            await trio.sleep(1)
+            assert acks.required == {2}
+
+            one.agrees = True
+            await until(lambda: not acks.required)
+
+        assert (one.members, one.set_epoch) == ({1}, 2)
+
+
+async def test_a_controller_that_gives_an_equal_set_no_new_epoch_is_not_asked_all_the_time() -> None:
+    """One of an earlier version does not; the replica that has gone is waited for then."""
+    acks = acknowledgements(1)
+    async with both() as (one, _, world):
+        one.addresses[1], one.keeps_epoch = "10.0.0.9:10911", True
+        one.elect(1)
+        one.agrees = False
+        async with running(session_in(world, [], acks)):
+            acks.hold(2, 1000)
+            await until(lambda: one.proposals)
+            acks.leave(2)
+            one.agrees = True
+            await trio.sleep(20)
+
+            assert acks.required == {2}
+            assert len(one.proposals) < 25
+
+            one.keeps_epoch = False
+            await until(lambda: not acks.required)
+
+
 async def test_a_refused_change_of_the_set_delays_no_other_one() -> None:
     acks = acknowledgements(1, 3)
     acks.hold(3, 1000)
