@@ -141,7 +141,7 @@ class Broker:
         self.server = RemotingServer(self.dispatcher, self.world.network, clock, tls=self.tls, scan=scan_sends)
         self.numbered = NumberedSends(store, clock)
         self.commits = Commits(offsets, store, role)
-        self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues)
+        self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues, mend=self.node.mend)
         self.tables = Tables(
             topics=topics,
             groups=groups,
@@ -361,7 +361,7 @@ class Broker:
             }
         )
         nursery.start_soon(keep_running, "held pulls", self.pulls.run)
-        nursery.start_soon(self.delay.run)
+        nursery.start_soon(keep_running, "delivery of delayed messages", self.delay.run)
         await replication.start(nursery)
         await nursery.start(self.server.serve, listeners)
         self.persistence.start(nursery)

@@ -24,6 +24,7 @@ from ..message.layout import decode_record, encode_host
 from ..message.message import IncomingMessage
 from ..message.numbers import LONG_MAX, int_of, is_digits, long_of
 from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, SEND_NUMBER, WAIT, decode_properties
+from ..remoting.errors import RequestRefused
 from ..store.config import SCHEDULE_TOPIC
 from ..store.dispatch import Derivable
 from ..store.message_store import MessageStore
@@ -45,7 +46,9 @@ BATCH_BYTES_MAX = 1 << 20
 CLOCK_CHECK_SECONDS = 1.0
 """How often the wall clock is read while a message waits: a jump forward is noticed after at most this time."""
 RETRY_SECONDS = 1.0
-"""The pause after a failed put."""
+"""The pause after a failed put or read."""
+COPY_SECONDS_MAX = 30.0
+"""How long the messages of a level wait for another node's copy of a damaged record, which is then passed over."""
 POSTPONED_MS = 10_000
 """A copy whose queue takes none waits again at the first level with at least this delay."""
 _NEVER_DELIVERABLE = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
@@ -90,6 +93,8 @@ class _Level:
     """The due time in that message's tags code, which is too late if the clock was set back since."""
     ahead_ms: int = 0
     """By how much the due times of waiting messages are reduced, because the clock was set back after they were stored."""
+    damaged: tuple[int, float] = (-1, 0.0)
+    """The physical offset of the last record that was found damaged, and when that was by the monotonic clock."""
 
     def due_of(self, due_ms: int, now_ms: int) -> int:
         """When a message with this tags code is due: at most the level's whole delay from now."""
@@ -118,6 +123,8 @@ class DelayDelivery:
     """How many queues of a topic may be read; 0 if that is unknown."""
     adopt: Callable[[str, int], object] = lambda _topic, _queues: None
     """Creates a topic with so many queues, because a message was put into it and it is not in the table."""
+    mend: Callable[[int], bool] = lambda _: False
+    """Asks for another node's copy of the record at a physical offset; returns False where nothing replaces it."""
     logged: Mapping[str, int] = attrs.field(factory=dict[str, int])
     """The positions in the log; the deliveries behind them may be truncated, and are repeated then."""
     _levels: dict[int, _Level] = attrs.field(factory=dict[int, _Level])
@@ -250,7 +257,11 @@ class DelayDelivery:
             level.due_ms = min(level.due_ms, level.due_of(level.stated_ms, now))
             if level.due_ms > now:
                 return min((level.due_ms - now) / 1000, CLOCK_CHECK_SECONDS)
-        units = self._waiting(level)
+        try:
+            units = self._waiting(level)
+        except OSError as error:
+            log.warning("delayed_queue_unreadable", level=level.level, reason=error.strerror or str(error))
+            return RETRY_SECONDS
         if not units:
             level.due_ms, level.ahead_ms = None, 0
             return inf
@@ -281,7 +292,11 @@ class DelayDelivery:
         store = self.store
         steps: list[IncomingMessage | None] = []
         for physical_offset, size, _ in units:
-            record = store.log.record(physical_offset, size)
+            record = self._sound_record(physical_offset, size)
+            if record is None and physical_offset >= store.log.min_offset:  # else it has expired
+                if self._waits_for_copy(level, physical_offset):
+                    break
+                log.error("delayed_message_damaged", level=level.level, physical_offset=physical_offset)
             message = None if record is None else self._readable(delivery_of(record))
             if message is not None and store.events.is_deleted(message.topic, physical_offset):
                 log.info("delayed_message_of_deleted_topic", topic=message.topic, physical_offset=physical_offset)
@@ -308,7 +323,7 @@ class DelayDelivery:
                     delivered[message.topic] += 1
                     sizes[message.topic] += size
                     if not self.queue_nums(message.topic):
-                        self.adopt(message.topic, message.queue_id + 1)
+                        self._adopt(message)
             done += 1
         for topic, count in delivered.items():
             self.stats.topic_put(topic, count, sizes[topic])
@@ -316,11 +331,31 @@ class DelayDelivery:
             level.offset += done
             self.changes += 1
             self.on_delivered()
-        if done == len(steps):
+        if done == len(units):
             return 0
-        log.warning("delayed_delivery_failed", level=level.level, reason=batch.remark if batch is not None else "")
+        if done < len(steps):
+            log.warning("delayed_delivery_failed", level=level.level, reason=batch.remark if batch is not None else "")
         level.due_ms = None
         return RETRY_SECONDS
+
+    def _sound_record(self, physical_offset: int, size: int) -> memoryview | None:
+        """A record of the log; None if it is damaged or has expired. The copy of a damaged one would have a valid CRC."""
+        record = self.store.log.record(physical_offset, size)
+        return record if record is not None and self.store.is_sound(physical_offset, record) else None
+
+    def _waits_for_copy(self, level: _Level, physical_offset: int) -> bool:
+        """Ask for another node's copy of a damaged record; return whether the level waits for it."""
+        now = self.clock.monotonic()
+        if level.damaged[0] != physical_offset:
+            level.damaged = physical_offset, now
+        return now - level.damaged[1] < COPY_SECONDS_MAX and self.mend(physical_offset)
+
+    def _adopt(self, message: IncomingMessage) -> None:
+        """Let the topic of a copy exist; one that is refused has its messages once somebody creates it."""
+        try:
+            self.adopt(message.topic, message.queue_id + 1)
+        except RequestRefused as refusal:
+            log.error("delayed_topic_not_created", topic=message.topic, reason=refusal.remark)
 
     def _readable(self, message: IncomingMessage | None) -> IncomingMessage | None:
         """Move a message whose queue was taken away since it was delayed to one that may be read."""

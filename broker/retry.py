@@ -99,7 +99,14 @@ class SendBack:
             )
         if group.retry_queue_nums <= 0:
             return request.response()
-        stored = decode_record(self.positions.message_at(connection, request, request.integer("offset")))
+        record = self.positions.message_at(connection, request, request.integer("offset"))
+        stored = decode_record(record)
+        if not self.store.is_sound(stored.physical_offset, record):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message at commit log offset {stored.physical_offset} is damaged on the disk of this broker; nothing was "
+                "stored; send a copy instead",
+            )
         if _is_another(stored, request.text("originMsgId", "")):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,

@@ -46,6 +46,7 @@ from ledgermq.store.index import IndexFiles
 from ledgermq.store.json_file import JsonFile
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
+from ledgermq.store.read_side import ReadSide
 from ledgermq.store.segments import Segments
 from ledgermq.testing.history import History
 from ledgermq.world import logs
@@ -315,6 +316,13 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         found_by("broker/test_offsets.py"),
     ),
     ("commit beyond the end of a queue", Commits, "commit", _commit_unchecked, found_by("broker/test_offset_requests.py")),
+    (
+        "copy damaged records",
+        ReadSide,
+        "is_sound",
+        _believe_every_table,
+        found_by("broker/test_retry.py", "broker/test_delay_faults.py"),
+    ),
     ("see no gap between segments", Segments, "gap", _see_no_gap, found_by("store/test_damage.py")),
     ("make files for any topic", consumequeue, "queue_fault", _find_no_fault, found_by("store/test_names.py")),
     (

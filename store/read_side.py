@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import attrs
 
+from ..message.fields import Buffer
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
-from ..message.layout import span_of, topic_of
+from ..message.layout import Check, check_record, span_of, topic_of
 from ..world.events import get_logger
 from .consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, Unit
 from .index import IndexSearch
@@ -194,6 +195,10 @@ class ReadSide(StoreParts):
             if queue is not None and span.queue_offset < queue.min_offset:
                 return None  # its topic was deleted
         return view[: span.size]
+
+    def is_sound(self, physical_offset: int, record: Buffer) -> bool:
+        """Whether a record may be copied: it is not known to be damaged, and its body has the CRC that it was stored with."""
+        return physical_offset not in self.damaged and check_record(record, 0, len(record))[0] is Check.RECORD
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """When a message was stored, ms; -1 if it is not there."""

@@ -13,6 +13,7 @@ from ledgermq.message.layout import decode_record, encode_host
 from ledgermq.message.message import IncomingMessage, StoredMessage
 from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.store.config import SCHEDULE_TOPIC
 
 from .desk import Desk, Peer, open_desk, until
 
@@ -72,6 +73,30 @@ def desk_id(desk: Desk, offset: int) -> str:
     record = desk.broker.store.message_at(offset)
     assert record is not None
     return decode_record(record).message_id
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "not known yet"])
+async def test_a_message_that_is_damaged_on_the_disk_is_not_copied(tmp_path: Path, *, known: bool) -> None:
+    """The copy would have a valid CRC over the wrong bytes. Consumers then send their own copy."""
+    async with open_desk(tmp_path) as desk:
+        offset = put(desk)
+        await desk.settled()
+        if known:
+            desk.broker.store.damaged.add(offset)
+        else:
+            (segment,) = (tmp_path / "commitlog").iterdir()
+            with segment.open("r+b") as file:
+                file.seek(segment.read_bytes().index(b"hello", offset))
+                file.write(b"j")
+
+        ext = {"offset": offset, "group": "g", "delayLevel": 0, "originTopic": "T1"}
+        answer = desk.peer().ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+        await desk.settled()
+
+        assert answer.code == Code.SYSTEM_ERROR
+        assert answer.remark is not None
+        assert "is damaged on the disk of this broker; nothing was stored" in answer.remark
+        assert not desk.broker.store.queue_ids(SCHEDULE_TOPIC)
 
 
 async def test_the_first_origin_is_remembered(tmp_path: Path) -> None:

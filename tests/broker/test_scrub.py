@@ -10,9 +10,11 @@ import trio
 from ledgermq.broker.broker import Broker
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.client.producer import open_producer
-from ledgermq.message.layout import span_of
+from ledgermq.message.layout import decode_record, span_of
+from ledgermq.message.message import Message
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.store import scrub
+from ledgermq.store.config import SCHEDULE_TOPIC
 from ledgermq.world.disk import Disk
 
 from .desk import open_desk, until
@@ -91,6 +93,26 @@ def test_a_record_that_rotted_on_one_node_of_a_group_is_replaced(seed: int, monk
             assert not broker.store.damaged
 
     scenario(story, seed, {"scrubBytesPerSecond": "1m"})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_delayed_message_that_rots_on_the_leader_is_delivered_as_another_node_has_it(seed: int) -> None:
+    """The delivery asks for the copy itself, because nothing else has read the message."""
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            await producer.send(Message("T", b"later", delay_level=2))
+        await trio.sleep(1)
+        leader = await group.master()
+        store = up(leader).store
+        rot(up(leader), leader.machine.disk, store.units(SCHEDULE_TOPIC, 1, 0, 1)[0][0])
+
+        await trio.sleep(10)
+
+        delivered = [record for queue_id in store.queue_ids("T") for record in store.get("T", queue_id, 0, 9).slices]
+        assert [decode_record(record).body for record in delivered] == [b"later"]
+
+    scenario(story, seed)
 
 
 def test_the_classic_log_of_a_group_is_scrubbed_with_its_own_framing(
