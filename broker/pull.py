@@ -26,6 +26,7 @@ from ..store.read_side import GetResult
 from ..store.statuses import GetStatus
 from ..world.clock import Clock
 from ..world.events import get_logger
+from ..world.logs import fault_of, trace_of
 from .clients import Consumers
 from .commits import Commits
 from .groups import GroupConfig, GroupTable
@@ -119,7 +120,8 @@ class PullService:
     _woken: deque[Taken[Pull]] = attrs.field(factory=deque["Taken[Pull]"])
     """Held pulls that are to be answered and may be too many for one turn; each iterator has one turn after the other."""
     _scanned: dict[Queue, Newest] = attrs.field(factory=dict[Queue, Newest])
-    """The queues whose held pulls are being compared with new messages, and what has become new there meanwhile."""
+    """The queues whose held pulls are being compared with new messages, or are going to be, and what is new there and was not
+    compared yet. One iterator among `_woken` belongs to each."""
     _ended: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
     """The topics that were deleted, each with an empty group, and the topics and groups that were reset: their held pulls are
     to be answered."""
@@ -262,11 +264,7 @@ class PullService:
 
         A leader that was deposed while it hung has an older end, from which the client would read everything again.
         """
-        if await leads():
-            self._look_again(pull)
-        else:
-            result = attrs.evolve(self._read(pull), next_offset=pull.offset)
-            self._answer(pull, result, ResponseCode.PULL_RETRY_IMMEDIATELY)
+        self._look_again(pull, may_correct=await leads())
 
     def _is_alone(self, pull: Pull, result: GetResult) -> bool:
         """Whether a broker that nobody else can answer for is asked for an offset beyond its end, which another has given out.
@@ -348,14 +346,15 @@ class PullService:
                 meanwhile = self._scanned[queue]
                 meanwhile.update((code, max(end, meanwhile.get(code, 0))) for code, end in newest.items())
             else:
-                self._wake_later(self._scan(queue, newest))
+                self._scanned[queue] = newest
+                self._wake_later(self._scan(queue))
 
-    def _scan(self, queue: Queue, newest: Newest) -> Taken[Pull]:
+    def _scan(self, queue: Queue) -> Taken[Pull]:
         """Take the held pulls of a queue that match its new messages, those that come meanwhile included."""
-        while newest:
+        while newest := self._scanned[queue]:
             self._scanned[queue] = {}
             yield from self.holds.matching(queue, newest)
-            newest = self._scanned.pop(queue)
+        del self._scanned[queue]
 
     def sweep(self, now: float) -> None:
         """Answer the held pulls whose deadline has passed, and forget resets that were followed long ago."""
@@ -396,22 +395,36 @@ class PullService:
         self._woken.append(pulls)
         self._wake.set()
 
-    def _look_again(self, pull: Pull) -> None:
-        result = self._read(pull)
-        self._answer(pull, result, code_of(result.status, pull.offset))
+    def _look_again(self, pull: Pull, *, may_correct: bool = True) -> None:
+        """Answer a pull that was held or has waited, and raise nothing: other pulls wait, and deriving may be the caller.
+
+        Args:
+            may_correct: whether this broker knows the end of the queue; otherwise the client keeps its offset.
+        """
+        try:
+            result = self._read(pull)
+            if may_correct:
+                self._answer(pull, result, code_of(result.status, pull.offset))
+            else:
+                self._answer(pull, attrs.evolve(result, next_offset=pull.offset), ResponseCode.PULL_RETRY_IMMEDIATELY)
+        except Exception as error:  # noqa: BLE001 - answered to the peer, and logged
+            reason = fault_of(error)
+            log.error("held_pull_failed", topic=pull.topic, queue_id=pull.queue_id, reason=reason, trace=trace_of(error))
+            if not pull.is_oneway:
+                pull.connection.answer(_request_of(pull), ResponseCode.SYSTEM_ERROR, remark=reason)
 
     async def run(self) -> None:
         """Answer the pulls that `_wake_later` was given, until cancelled."""
         woken = self._woken
         while True:
             await self._wake.wait()
-            self._wake = trio.Event()
             while woken:
                 pulls = woken[0]
                 woken.rotate(-1)
                 if self._answer_some(pulls):
                     woken.remove(pulls)
                 await trio.lowlevel.checkpoint()
+            self._wake = trio.Event()
 
     def _answer_some(self, pulls: Taken[Pull]) -> bool:
         """Answer as many of these pulls as one turn allows; returns whether these were all."""
@@ -438,6 +451,11 @@ def expression_refusal(subscription: Subscription) -> str:
     )
 
 
+def _request_of(pull: Pull) -> RemotingCommand:
+    """What an answer needs of the request of a pull."""
+    return RemotingCommand(RequestCode.PULL_MESSAGE, opaque=pull.opaque, wire=pull.wire)
+
+
 def encode_answer(pull: Pull, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:
     """Encode the whole frame of an answer."""
     slices = result.slices if code is ResponseCode.SUCCESS else []
@@ -448,8 +466,7 @@ def encode_answer(pull: Pull, result: GetResult, code: ResponseCode, broker_id: 
             "nextBeginOffset": result.next_offset,
             "suggestWhichBrokerId": broker_id,
         }
-        request = RemotingCommand(RequestCode.PULL_MESSAGE, opaque=pull.opaque, wire=pull.wire)
-        return encode_frame(request.response(code, ext, b"".join(slices), result.status.name))
+        return encode_frame(_request_of(pull).response(code, ext, b"".join(slices), result.status.name))
     header = _HEADER % (
         code,
         result.max_offset,

@@ -168,7 +168,7 @@ class Dispatcher:
     reads: int = 0
     """How often queues were read so far, as counted by the readers."""
     on_arrival: list[Callable[[list[Derivable]], None]] = attrs.field(factory=list[Callable[[list[Derivable]], None]])
-    """Called with the records that are new in queues."""
+    """Listeners for records that are new in queues. None may raise, because an OSError would count as one of a queue."""
     on_control: Callable[[int, int], bool] = lambda _offset, _size: True
     """Called with physical offset and size of a control record, after the records before it are in their queues; returns
     whether it is applied, else it is called again in the next round."""

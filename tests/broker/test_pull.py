@@ -19,6 +19,7 @@ from ledgermq.message.errors import CorruptRecord
 from ledgermq.message.layout import decode_records
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import Wire
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.real import real_world
 
 from ..turns import counted
@@ -348,6 +349,28 @@ async def test_many_pulls_that_want_other_tags_are_compared_with_messages_in_sev
         assert len(desk.broker.pulls.holds) == len(unwanted)
         assert not any(peer.answer(opaque) for opaque in unwanted)
         assert not desk.broker.pulls._scanned  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_messages_that_come_before_held_pulls_are_compared_wake_their_pulls_too(tmp_path: Path) -> None:
+    """Each of them wakes more pulls than one turn answers, and the comparison has only begun when the last one comes."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer, store, holds = desk.peer(), desk.broker.store, desk.broker.pulls.holds
+        tags = ["TagA"] * 2 * WOKEN_PER_TURN_MAX + ["TagB"] * 2 * WOKEN_PER_TURN_MAX + ["TagC"]
+        opaques = [peer.pull("T1", 3, subscription=tag, **HOLD, suspendTimeoutMillis=600_000) for tag in tags]
+
+        with capture_logs() as events:
+            for tag in ("TagA", "TagB"):
+                desk.put("T1", TAGS=tag)
+                store.catch_up()
+            while len(holds) == len(opaques):
+                await trio.lowlevel.checkpoint()
+            desk.put("T1", TAGS="TagC")
+            store.catch_up()
+            await until(lambda: all(peer.answer(opaque) for opaque in opaques))
+            await trio.testing.wait_all_tasks_blocked()
+
+        assert "task_failed" not in [event["event"] for event in events]
 
 
 async def test_pulls_of_topics_that_are_deleted_together_are_looked_for_together(tmp_path: Path) -> None:
