@@ -188,6 +188,7 @@ class Broker:
             consumers=self.consumers,
             stats=self.stats,
             is_following=lambda: self.node.is_following,
+            policy=self.replication.decides,
             leads=self.node.leads,
         )
         self.clients = ClientRequests(

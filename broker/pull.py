@@ -17,7 +17,7 @@ import trio
 from ..message.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, Wire, answer_template, encode_frame, frame_start
-from ..remoting.dispatcher import Dispatcher
+from ..remoting.dispatcher import AnswerPolicy, Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.dispatch import Derivable
@@ -113,6 +113,8 @@ class PullService:
     stats: Stats
     is_following: Callable[[], bool]
     """Whether this broker is connected to the master that it follows."""
+    policy: AnswerPolicy | None
+    """Which nodes take commits; None if all do, where the commits in pulls count on all but replicas."""
     leads: Callable[[], Awaitable[bool]] | None = None
     """Asks the DLedger group whether this broker leads; None in the classic mode."""
     holds: HeldPulls[Pull] = attrs.field(factory=HeldPulls[Pull])
@@ -147,7 +149,7 @@ class PullService:
         config = self.config.now
         sys_flag = request.integer("sysFlag")
         pull = self._checked(connection, request, sys_flag)
-        if sys_flag & PULL_COMMIT_OFFSET and not self.role.is_replica and not self._must_follow_reset(pull):
+        if sys_flag & PULL_COMMIT_OFFSET and self._takes_commits and not self._must_follow_reset(pull):
             self.commits.commit(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
         result = self._read(pull)
         code = code_of(result.status, pull.offset)
@@ -265,6 +267,15 @@ class PullService:
         A leader that was deposed while it hung has an older end, from which the client would read everything again.
         """
         self._look_again(pull, may_correct=await leads())
+
+    @property
+    def _takes_commits(self) -> bool:
+        """Whether the commit in a pull counts.
+
+        A node that is becoming master of an elected group may lose its election. As a follower it would keep the commit, and
+        undo a later reset with it when it leads.
+        """
+        return self.role.takes_puts if self.policy is not None else not self.role.is_replica
 
     def _is_alone(self, pull: Pull, result: GetResult) -> bool:
         """Whether a broker that nobody else can answer for is asked for an offset beyond its end, which another has given out.

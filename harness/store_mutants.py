@@ -29,6 +29,7 @@ from ledgermq.broker.config import BrokerConfig
 from ledgermq.broker.entries import EncodedEntries
 from ledgermq.broker.offsets import ConsumerOffsets
 from ledgermq.broker.postponed_sends import PostponedSends
+from ledgermq.broker.pull import PullService
 from ledgermq.ha.classic import sync as table_sync
 from ledgermq.ha.classic.acks import Acknowledgements
 from ledgermq.ha.classic.master import HAService
@@ -118,6 +119,10 @@ def _move_no_group_back(_: Any) -> Callable[[Any, Any], dict[str, int]]:
 
 def _commit_unchecked(_: Any) -> Callable[[Any, str, str, int, int], None]:
     return lambda self, group, topic, queue_id, offset: self.offsets.commit(group, topic, queue_id, offset)
+
+
+def _take_commits_before_the_role(_: Any) -> Any:
+    return property(lambda self: not self.role.is_replica)
 
 
 def _see_no_gap(_: Any) -> Any:
@@ -316,6 +321,13 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         found_by("broker/test_offsets.py"),
     ),
     ("commit beyond the end of a queue", Commits, "commit", _commit_unchecked, found_by("broker/test_offset_requests.py")),
+    (
+        "commit at a node that may not be elected",
+        PullService,
+        "_takes_commits",
+        _take_commits_before_the_role,
+        found_by("broker/test_dledger_requests.py"),
+    ),
     (
         "copy damaged records",
         ReadSide,

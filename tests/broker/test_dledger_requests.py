@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
 from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker
+from ledgermq.broker.role import Role
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import open_producer
 from ledgermq.message.batch import encode_batch
@@ -52,6 +54,19 @@ TOPIC = {
 }
 A_MESSAGE = "the offset of a message"
 RIGHTS = dumps({"policies": [{"entries": [{"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}]}]})
+
+PULL = {
+    "consumerGroup": "g",
+    "topic": "T",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "8",
+    "sysFlag": "5",  # commits, and brings its subscription
+    "commitOffset": "2",
+    "suspendTimeoutMillis": "0",
+    "subscription": "*",
+    "subVersion": "1",
+}
 
 DECIDED: dict[RequestCode, Request] = {
     RequestCode.SEND_MESSAGE: (SENT, b"x"),
@@ -202,21 +217,36 @@ def test_a_follower_keeps_nothing_of_what_concerns_itself_alone() -> None:
         }
         answer = await ask(group, follower, RequestCode.HEART_BEAT, ({}, dumps(heartbeat)))
         assert answer.code == ResponseCode.SUCCESS
-        pull = {
-            "consumerGroup": "new",
-            "topic": "T",
-            "queueId": "0",
-            "queueOffset": "0",
-            "maxMsgNums": "8",
-            "sysFlag": "5",  # commits, and brings its subscription
-            "commitOffset": "2",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "1",
-        }
-        answer = await ask(group, follower, RequestCode.PULL_MESSAGE, (pull, b""))
+        answer = await ask(group, follower, RequestCode.PULL_MESSAGE, ({**PULL, "consumerGroup": "new"}, b""))
         assert answer.code == ResponseCode.SUCCESS
         assert tables_of(follower.broker) == before
+
+    scenario(story)
+
+
+def test_a_commit_in_a_pull_at_a_node_that_was_not_elected_after_all_undoes_no_reset() -> None:
+    """The node was read-only, because it was becoming master. When it leads later, the group is where the log says."""
+
+    async def story(group: Group) -> None:
+        leader = await prepare(group)
+        follower = next(node for node in group.nodes if node is not leader)
+        assert leader.broker is not None
+        assert follower.broker is not None
+        role = follower.broker.role
+        follows = role.state
+        role.state = attrs.evolve(follows, role=Role.READ_ONLY)
+        answer = await ask(group, follower, RequestCode.PULL_MESSAGE, ({**PULL, "queueId": "1", "commitOffset": "2"}, b""))
+        assert answer.code == ResponseCode.SUCCESS
+        role.state = follows
+
+        back = {"consumerGroup": "g", "topic": "T", "queueId": "1", "commitOffset": "0"}
+        answer = await ask(group, leader, RequestCode.UPDATE_CONSUMER_OFFSET, (back, b""))
+        assert answer.code == ResponseCode.SUCCESS
+        await trio.sleep(1)
+        await hand_over(group, leader.broker, follower)
+        await trio.sleep(1)
+
+        assert follower.broker.offsets.query("g", "T", 1) == 0
 
     scenario(story)
 
