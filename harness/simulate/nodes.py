@@ -24,6 +24,7 @@ from ledgermq.testing.history import End, History, Queue, Snapshot, Stored
 from ledgermq.testing.sim.network import SimFabric
 from ledgermq.testing.sim.scheduler import seeded_run
 
+from ..logged_faults import logged_faults
 from ..outcome import Outcome, describe_error
 from .scene import Node, Scene
 from .surroundings import NO_TROUBLE, Surroundings, Troubles
@@ -257,12 +258,12 @@ def whole_log(slice_from: Callable[[int, int], memoryview], begin: int, end: int
 
 
 def simulate(run: NodesRun[Draw], checkers: tuple[Checker, ...]) -> Outcome:
-    """Run one seed; an exception of a node or a client counts as a violation."""
-    violations: list[str] = []
-    try:
-        seeded_run(run.run, seed=run.draw.seed)
-    except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - every exception is a finding
-        violations.append(describe_error(error))
+    """Run one seed; an exception of a node or a client counts as a violation, also one that a server survives."""
+    with logged_faults() as violations:
+        try:
+            seeded_run(run.run, seed=run.draw.seed)
+        except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - every exception is a finding
+            violations.append(describe_error(error))
     run.history.ends.append(End.CLEAN)
     violations += check_history(run.history, checkers)
     violations += [f"{workload.name}: {violation}" for workload in run.workloads for violation in workload.violations()]
