@@ -22,7 +22,7 @@ from ..remoting.errors import ConnectionLost
 from ..world.events import get_logger
 from ..world.network import Address
 from .assigned import PULL_MESSAGES_MAX, AssignedQueue
-from .errors import BadAnswer, ClientError, NoAnswer, NoRoute, Refused, Unreachable
+from .errors import BadAnswer, ClientError, NoAnswer, NoRoute, Refused, Unreachable, refusal
 from .queue_calls import integer_of, offset_at, request
 from .received import Origin, select_tags, split_records
 from .session import Session
@@ -109,18 +109,13 @@ class Fetcher:
                 await self._room.wait()
                 continue
             try:
-                address, broker_id = await self._member()
-                await self._compare(address)
-                epoch = assigned.epoch
-                answer = await self._pull(address, broker_id)
-                if assigned.epoch != epoch:
-                    continue  # the queue was reset in the meantime, so the answer is dropped
-                pause = self._take(answer, address)
+                pause = await self._read(*await self._member())
                 self._pause = UNREACHABLE_PAUSE_SECONDS
             except (Unreachable, NoAnswer, NoRoute) as error:
                 pause = await self._look_elsewhere(error)
             except Refused as error:
-                log.debug("queue_not_compared", queue=str(assigned.queue), reason=str(error))
+                if times := self.session.repeated.due(("compare", assigned.queue.broker_name, str(error)), trio.current_time()):
+                    log.warning("queue_not_compared", queue=str(assigned.queue), reason=str(error), times=times)
                 pause = REFUSED_PAUSE_SECONDS
             except (BadAnswer, CorruptRecord) as error:
                 # Skipping it would silently lose messages, so the queue is stopped at this offset until the operator acts.
@@ -143,41 +138,64 @@ class Fetcher:
             raise Unreachable(queue.broker_name, "no member of it is in the route")
         return found
 
-    async def _compare(self, address: Address) -> None:
-        """Before the first pull on a connection, move back if the queue has another message in place of the last one we read.
+    async def _read(self, address: Address, broker_id: int) -> float:
+        """Pull once and act on the answer; return the seconds to pause before the next pull.
 
+        At the first pull on a connection, move back if the queue has other messages in place of those that we have read.
         Brokers that have lost messages give their offsets to later ones; a DLedger group that begins anew gives them from 0 on.
-        Once the queue has more of them than we have read, a pull would skip those before its offset, and nobody would know.
+        Once the queue has more of them than we have read, we would skip those before our offset, and nobody would know.
         """
-        assigned, session, last = self.assigned, self.session, self._last
-        channel = session.channel_to(address)
-        if channel is self._trusted:
-            return
-        if last is not None and last.epoch == assigned.epoch and await self._is_replaced(last, address):
-            start = await offset_at(session, assigned.queue, last.stored_ms - CLOCKS_APART_MS)
-            if assigned.epoch != last.epoch:
-                return  # the queue was reset in the meantime
-            start = min(start, last.offset)
-            self._moved(start)
-            self.on_moved(start)
-        self._trusted = channel
+        assigned, epoch, last = self.assigned, self.assigned.epoch, self._last
+        channel = self.session.channel_to(address)
+        if channel is self._trusted or (last is not None and last.epoch != epoch):
+            last = None
+        commits = self.plan.commits and broker_id == MASTER_ID and last is None
+        answer = await self._pull(address, self._request(commits=commits))
+        start: int | None = None
+        # We compare after the pull and not before, because a member that is behind or starts cannot say whether the message is
+        # replaced, and because RocketMQ's brokers return the offset of a reset only once.
+        if last is not None and self._is_up_to_date(answer, address) and await self._is_replaced(last, address):
+            start = min(last.offset, await offset_at(self.session, assigned.queue, last.stored_ms - CLOCKS_APART_MS))
+        if assigned.epoch != epoch:
+            return 0.0  # the queue was reset in the meantime, so the answer is dropped
+        if start is None:
+            return self._take(answer, address, channel)
+        self._moved(start)
+        self.on_moved(start)
+        return 0.0
+
+    def _is_up_to_date(self, answer: RemotingCommand, address: Address) -> bool:
+        """Whether a pull was answered from a queue, and not by a slave that is behind the offset that we have reached."""
+        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            return integer_of(answer, "nextBeginOffset", address) != self.assigned.next_offset
+        return answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 
     async def _is_replaced(self, last: _Last, address: Address) -> bool:
-        """Whether a member has another message at the offset of `last`; no if it has none yet: the next pull will find that."""
+        """Whether a member that is up to date has lost the message that we read last, or has another one at its offset.
+
+        Raises:
+            Refused: the message cannot be compared now.
+        """
         command = self._request(commits=False)
         sys_flag = int(command.ext["sysFlag"]) & ~PULL_SUSPEND
         command.ext |= wire_fields({"queueOffset": last.offset, "maxMsgNums": 1, "sysFlag": sys_flag})
         command.ext |= {"subscription": "*", "expressionType": "TAG"}  # another message may not match ours
         answer = await self.session.call(address, command)
-        if answer.code == ResponseCode.SUCCESS:
+        code = answer.code
+        if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED):
+            return integer_of(answer, "maxOffset", address) <= last.offset  # if the queue ends above, the message has expired
+        if code == ResponseCode.SYSTEM_ERROR:
+            return False  # our brokers' answer for a message that has rotted, which cannot be compared and is not needed again
+        if code != ResponseCode.SUCCESS:
+            raise refusal(code, answer.remark, str(address))
+        try:
             came = split_records(self.origin, answer.body)
-            return any(each.queue_offset == last.offset and each.store_timestamp != last.stored_ms for each in came)
-        # If the member continues above, the message has expired.
-        return answer.code == ResponseCode.PULL_OFFSET_MOVED and integer_of(answer, "nextBeginOffset", address) < last.offset
+        except CorruptRecord:
+            return False  # it has rotted on a broker that does not verify what it sends
+        return any(each.queue_offset == last.offset and each.store_timestamp != last.stored_ms for each in came)
 
-    async def _pull(self, address: Address, broker_id: int) -> RemotingCommand:
+    async def _pull(self, address: Address, command: RemotingCommand) -> RemotingCommand:
         session = self.session
-        command = self._request(commits=self.plan.commits and broker_id == MASTER_ID)
         try:
             return await session.call(address, command, PULL_SECONDS)
         except NoAnswer as error:
@@ -219,7 +237,7 @@ class Fetcher:
             },
         )
 
-    def _take(self, answer: RemotingCommand, address: Address) -> float:
+    def _take(self, answer: RemotingCommand, address: Address, channel: Channel) -> float:
         """Act on an answer; return the seconds to pause before the next pull."""
         assigned = self.assigned
         code = answer.code
@@ -233,11 +251,13 @@ class Fetcher:
             oldest = integer_of(answer, "minOffset", address)
             if assigned.next_offset < oldest <= (messages[0].queue_offset if messages else next_offset):
                 self._moved(oldest)
+            self._trusted = channel
             if code == ResponseCode.SUCCESS:
                 assigned.add(select_tags(messages, self.plan.subscription.tags), next_offset)
                 if assigned.buffered:
                     self.on_messages()
-            elif code == ResponseCode.PULL_RETRY_IMMEDIATELY and next_offset == assigned.next_offset:
+            elif not self._is_up_to_date(answer, address):
+                self._trusted = None  # if it becomes master, it may take other messages in place of those that it lacks
                 # The slave is behind the offset that we reached on its master; pause unless another member gets the next pull.
                 found = self._next_member()
                 return BEHIND_PAUSE_SECONDS if found is not None and found[0] == address else 0.0

@@ -14,7 +14,7 @@ from trio.abc import Listener
 
 from ledgermq.message.batch import decode_batch
 from ledgermq.message.errors import JsonError
-from ledgermq.message.flags import PULL_COMMIT_OFFSET
+from ledgermq.message.flags import PULL_COMMIT_OFFSET, PULL_SUSPEND
 from ledgermq.message.json import dumps, dumps_strict, loads
 from ledgermq.message.layout import decode_record, encode_host, encode_record
 from ledgermq.message.message import DLQ_PREFIX, RETRY_PREFIX, MessageId
@@ -277,19 +277,27 @@ class FakeBroker:
         connection.answer(request, ext={"msgId": ",".join(ids), "queueId": queue_id, "queueOffset": offsets[0]})
 
     def _pull(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        answer = self.answer_pull(request)
+        if answer is None:
+            self.held.append((connection, request))
+        else:
+            connection.push(encode_frame(answer))
+
+    def answer_pull(self, request: RemotingCommand) -> RemotingCommand | None:
+        """The answer to a pull; None if it is held until there is something to read."""
         ext = request.ext
         queue = self.queues.get((ext["topic"], int(ext["queueId"])), [])
         at, count = int(ext["queueOffset"]), min(PULL_MAX, int(ext["maxMsgNums"]))
         fields = {"suggestWhichBrokerId": self.suggest, "nextBeginOffset": at, "minOffset": 0, "maxOffset": len(queue)}
         if at > len(queue):
             fields["nextBeginOffset"] = len(queue)
-            connection.answer(request, ResponseCode.PULL_OFFSET_MOVED, fields)
-        elif at == len(queue):
-            self.held.append((connection, request))
-        else:
-            records = queue[at : at + count]
-            fields["nextBeginOffset"] = at + len(records)
-            connection.answer(request, ext=fields, body=b"".join(records))
+            return request.response(ResponseCode.PULL_OFFSET_MOVED, fields)
+        if at == len(queue):
+            held = int(ext["sysFlag"]) & PULL_SUSPEND
+            return None if held else request.response(ResponseCode.PULL_NOT_FOUND, fields)
+        records = queue[at : at + count]
+        fields["nextBeginOffset"] = at + len(records)
+        return request.response(ext=fields, body=b"".join(records))
 
     def _lock(self, connection: ServerConnection, request: RemotingCommand) -> None:
         body = loads(request.body)
