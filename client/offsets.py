@@ -36,8 +36,9 @@ class Position:
 
 
 OnFailure = Callable[[MessageQueue, ClientError], None]
-Latest = Callable[[MessageQueue], int]
-"""What the group has to commit by now: it may have gone on, or a reset may have moved it back, since a commit began."""
+Latest = Callable[[MessageQueue], int | None]
+"""What the group has to commit by now: it may have gone on, or a reset may have moved it back, since a commit began. None if
+the queue was given away since."""
 
 
 class Offsets(Protocol):
@@ -105,8 +106,8 @@ async def commit_offsets(
 ) -> dict[MessageQueue, int]:
     """Commit offsets of several queues concurrently; returns those that their masters have stored.
 
-    One queue of each broker and topic is committed first, then the others: if first commits arrive at the same time, Apache's
-    broker forgets all but one. If the first gets no answer, the others are not tried.
+    One queue of each broker and topic is committed first, then its others: if first commits arrive at the same time, Apache's
+    broker forgets all but one. If the first gets no answer, its others are not tried; those of other brokers do not wait.
 
     Args:
         session: the connections.
@@ -117,28 +118,33 @@ async def commit_offsets(
         latest: gives the offset of each queue that is committed after another one; by default the one in `offsets`.
     """
     kept: dict[MessageQueue, int] = {}
-    silent: set[tuple[str, str]] = set()
 
-    async def commit(queue: MessageQueue, offset: int) -> None:
+    async def commit(queue: MessageQueue, offset: int) -> bool:
+        """Commit one offset; returns whether there was an answer."""
         try:
             if await note_offset(session, group, queue, offset, timeout_seconds):
                 kept[queue] = offset
             else:
                 on_failure(queue, only_noted(queue))
         except ClientError as error:
-            if not isinstance(error, Refused):
-                silent.add((queue.broker_name, queue.topic))
             on_failure(queue, error)
+            return isinstance(error, Refused)
+        return True
 
-    firsts = {(queue.broker_name, queue.topic): queue for queue in offsets}
+    async def commit_all(first: MessageQueue, others: list[MessageQueue]) -> None:
+        if await commit(first, offsets[first]):
+            async with trio.open_nursery() as nursery:
+                for queue in others:
+                    offset = offsets[queue] if latest is None else latest(queue)
+                    if offset is not None:
+                        nursery.start_soon(commit, queue, offset)
+
+    by_topic: dict[tuple[str, str], list[MessageQueue]] = {}
+    for queue in offsets:
+        by_topic.setdefault((queue.broker_name, queue.topic), []).append(queue)
     async with trio.open_nursery() as nursery:
-        for queue in firsts.values():
-            nursery.start_soon(commit, queue, offsets[queue])
-    async with trio.open_nursery() as nursery:
-        for queue, offset in offsets.items():
-            key = queue.broker_name, queue.topic
-            if queue != firsts[key] and key not in silent:
-                nursery.start_soon(commit, queue, latest(queue) if latest is not None else offset)
+        for first, *others in by_topic.values():
+            nursery.start_soon(commit_all, first, others)
     return kept
 
 

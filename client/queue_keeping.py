@@ -206,25 +206,29 @@ class QueueKeeper:
 
     async def commit(self, sources: Iterable[Source], timeout_seconds: float) -> list[ClientError]:
         """Commit the offsets of those queues whose lock we have, if locks are needed; returns the failures."""
-        positions: dict[MessageQueue, AssignedQueue] = {}
+        positions: dict[MessageQueue, Source] = {}
         failures: list[ClientError] = []
+        sources = list(sources)
+        given = {source for source in sources if source.dropped}
+
+        def latest(queue: MessageQueue) -> int | None:
+            source = positions[queue]
+            return None if source.dropped and source not in given else source.assigned.committable
+
         for source in sources:
             if self._plan.locks and not source.is_locked:
                 continue
             if not source.assigned.may_commit and (failure := await self._ask_master(source)) is not None:
                 failures.append(failure)
             if source.assigned.may_commit:
-                positions[source.queue] = source.assigned
-        offsets = changed_offsets((queue, each.committable, each.committed) for queue, each in positions.items())
+                positions[source.queue] = source
+        offsets = changed_offsets(
+            (queue, each.assigned.committable, each.assigned.committed) for queue, each in positions.items()
+        )
         if offsets:
-            written = await self._offsets.write(
-                offsets,
-                timeout_seconds,
-                lambda _, error: failures.append(error),
-                lambda queue: positions[queue].committable,
-            )
+            written = await self._offsets.write(offsets, timeout_seconds, lambda _, error: failures.append(error), latest)
             for queue, offset in written.items():
-                positions[queue].committed = offset
+                positions[queue].assigned.committed = offset
         return failures
 
 

@@ -16,7 +16,7 @@ from ledgermq.remoting.codes import RequestCode
 from ledgermq.remoting.command import RemotingCommand
 
 from .fake_cluster import NAMESRV, FakeBroker, open_cluster
-from .test_consumer import fill
+from .test_consumer import fill, silence
 
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 
@@ -87,3 +87,58 @@ async def test_a_queue_that_is_reset_while_another_is_committed_is_committed_whe
 
             assert len(reset) == 2
             assert [broker.offsets["g", "t", queue_id] for queue_id in reset] == [2, 2]
+
+
+@pytest.mark.parametrize("at_close", [False, True], ids=["commit", "close"])
+async def test_a_broker_that_hangs_holds_up_no_commit_of_another(autojump_clock: MockClock, at_close: bool) -> None:
+    """All queues of the broker that answers are committed at once, and so when the consumer closes, which takes two seconds."""
+    async with open_cluster() as cluster:
+        hanging, other = await cluster.start_broker("b1"), await cluster.start_broker("b2")
+        cluster.create("t", 3)
+        for queue_id in range(3):
+            for broker in (hanging, other):
+                fill(broker, 5, queue_id=queue_id)
+        async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, ack="explicit", world=cluster.world) as one:
+            taken = 0
+            while taken < 30:
+                for message in await one.get_many(100, 1):
+                    await message.ack()
+                    taken += 1
+            hanging.script(COMMIT, *[silence] * 100)
+            if not at_close:
+                with trio.move_on_after(0.5):
+                    await one.commit()
+                assert [other.offsets["g", "t", queue_id] for queue_id in range(3)] == [5, 5, 5]
+        assert [other.offsets["g", "t", queue_id] for queue_id in range(3)] == [5, 5, 5]
+
+
+async def test_a_queue_that_is_given_away_while_another_is_committed_is_left_to_its_next_reader(
+    autojump_clock: MockClock,
+) -> None:
+    """Who may have committed more by then."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 3)
+        for queue_id in range(3):
+            fill(broker, 5, queue_id=queue_id)
+        async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, ack="explicit", world=cluster.world) as one:
+            taken = 0
+            while taken < 15:
+                for message in await one.get_many(100, 1):
+                    await message.ack()
+                    taken += 1
+            given: list[int] = []
+
+            def give_others(request: RemotingCommand) -> RemotingCommand:
+                for source in one.sources.values():
+                    if source.queue.queue_id != request.integer("queueId"):
+                        given.append(source.queue.queue_id)
+                        source.drop()
+                        broker.offsets["g", "t", source.queue.queue_id] = 200
+                return request.response()
+
+            broker.script(COMMIT, give_others)
+            await one.commit()
+
+            assert len(given) == 2
+            assert [broker.offsets["g", "t", queue_id] for queue_id in given] == [200, 200]
