@@ -114,7 +114,9 @@ class Membership:
         asked_at = trio.current_time()
         try:
             address = await master_of(self.session, sources[0].queue)
-            locked = await lock_queues(self.session, self.group, address, [source.queue for source in sources])
+            # A queue that has been given away is not locked again.
+            ours = [each.queue for each in sources if each.is_locked or self.sources.get(each.queue) is each]
+            locked = await lock_queues(self.session, self.group, address, ours)
         except ClientError as error:
             if times := self._due("locks", broker_name, error):
                 self._log.warning("locks_not_renewed", broker=broker_name, reason=str(error), times=times)
@@ -219,7 +221,7 @@ class Membership:
         raise failure
 
     async def _take(self, queue: MessageQueue, is_new: bool) -> None:
-        locked_until = inf
+        locked_until, locked = inf, False
         self._taking[queue] = None
         try:
             if self.orderly:
@@ -228,6 +230,7 @@ class Membership:
                 if queue not in await lock_queues(self.session, self.group, address, [queue]):
                     self._log.debug("queue_locked_by_other_member", queue=str(queue))
                     return
+                locked = True
             source = await self.keeper.take(queue, is_new=is_new, locked_until=locked_until)
         except trio.Cancelled:
             if self.orderly:  # the lock may be ours, and nobody else would get it for a minute
@@ -237,6 +240,8 @@ class Membership:
         except ClientError as error:
             if times := self._due("queue", queue.broker_name, error):
                 self._log.warning("queue_not_taken", queue=str(queue), reason=str(error), times=times)
+            if locked:
+                await self.keeper.unlock(queue)
             return
         finally:
             reset_to = self._taking.pop(queue)

@@ -455,7 +455,8 @@ class Consumer(Seeks, Generic[Body]):
         for source in sources:
             source.drop()
         with trio.CancelScope(shield=True):  # the callback has a limit of its own
-            await self._keeper.callbacks.revoked(sorted(source.queue for source in sources))
+            notified = self._keeper.leaving
+            await self._keeper.callbacks.revoked(sorted(each.queue for each in sources if not notified.get(each)))
         with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVE_SECONDS):
             with trio.move_on_after(COMMIT_AT_CLOSE_SECONDS):
                 while await self._keeper.commit(sources, COMMIT_AT_CLOSE_SECONDS):

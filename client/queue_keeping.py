@@ -63,8 +63,9 @@ class QueueKeeper:
     _takes_back: TakesBack
     held: HeldBytes
     callbacks: RebalanceCallbacks
-    leaving: set[Source] = attrs.field(factory=set[Source])
-    """Orderly queues that are given up while a message of them is being processed; we still have their locks."""
+    leaving: dict[Source, bool] = attrs.field(factory=dict[Source, bool])
+    """The queues that are being given up, each with whether the application has been notified. We have the lock of an orderly
+    one until none of its messages is being processed."""
     on_left: Callable[[], None] = lambda: None
     """Called when a queue of `leaving` has been unlocked."""
 
@@ -143,24 +144,31 @@ class QueueKeeper:
         """
         for source in sources:
             source.drop()
+            self.leaving[source] = False  # until the end: if the consumer closes meanwhile, it finishes what remains to be done
         if not self._plan.locks:
-            await self.callbacks.revoked([source.queue for source in sources])
+            await self._notify(sources)
         if locked:
             await self.commit(sources, CALL_SECONDS)
-        if self._plan.locks:
-            for source in sources:
-                self.leaving.add(source)
+        for source in sources:
+            if self._plan.locks:
                 self._nursery.start_soon(self._leave, source, locked)
+            else:
+                del self.leaving[source]
 
     async def _leave(self, source: Source, locked: bool) -> None:
         if source.assigned.in_work:
             await source.on_idle.wait()
-            if locked:
-                await self.commit([source], CALL_SECONDS)
-        await self.callbacks.revoked([source.queue])
+        if locked:  # messages may have been acknowledged since the commit of `give` began
+            await self.commit([source], CALL_SECONDS)
+        await self._notify([source])
+        source.locked_until = 0.0  # otherwise a renewal could lock the queue again
         await self.unlock(source.queue)
-        self.leaving.discard(source)
+        del self.leaving[source]
         self.on_left()
+
+    async def _notify(self, sources: Sequence[Source]) -> None:
+        await self.callbacks.revoked([source.queue for source in sources])
+        self.leaving.update(dict.fromkeys(sources, True))
 
     async def unlock(self, queue: MessageQueue) -> None:
         """Release the lock of a queue; after a failure, which is logged, the lock expires by itself."""

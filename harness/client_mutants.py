@@ -48,7 +48,7 @@ def _acknowledge_at_the_end(original: Any) -> Callable[[Any], Any]:
 def _give_a_queue_away_in_work(original: Any) -> Callable[..., Any]:
     async def leave(self: Any, source: Any, locked: bool) -> None:
         await self.unlock(source.queue)
-        self.leaving.discard(source)
+        del self.leaving[source]
         self.on_left()
 
     return leave

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from ledgermq.client.consumer import Consumer, open_consumer
+from ledgermq.client.membership import LOCK_RENEW_SECONDS
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import MessageQueue
@@ -18,7 +19,8 @@ from ledgermq.remoting.command import RemotingCommand
 from .fake_cluster import NAMESRV, FakeBroker, FakeCluster, open_cluster, until
 from .test_consumer import RETRY, fill, numbers, silence
 
-LOCK = RequestCode.LOCK_BATCH_MQ
+LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
+COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 
 
 def consuming(cluster: FakeCluster, name: str, **options: Any) -> Any:
@@ -30,6 +32,12 @@ def consuming(cluster: FakeCluster, name: str, **options: Any) -> Any:
 def members_changed(broker: FakeBroker) -> None:
     for connection in list(broker.members.values()):
         connection.notify(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "g"}))
+
+
+def join(broker: FakeBroker) -> None:
+    """Let another member join, which gets the second half of the queues."""
+    broker.extra_members.append("z")
+    members_changed(broker)
 
 
 class Handling:
@@ -329,3 +337,75 @@ async def test_an_opening_that_is_cancelled_leaves_no_lock(autojump_clock: MockC
 
         assert len(broker.requests_of(LOCK)) == 2
         assert broker.locks == {}
+
+
+async def test_a_queue_that_cannot_be_taken_is_unlocked(autojump_clock: MockClock) -> None:
+    """Its lock is of no use to this member, and keeps the queue from others."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        broker.refuse(RequestCode.QUERY_CONSUMER_OFFSET, ResponseCode.SYSTEM_BUSY)
+        async with consuming(cluster, "a") as consumer:
+            assert len(broker.requests_of(LOCK)) == 1
+            assert broker.locks == {}
+            await until(lambda: len(consumer.queues) == 1)
+
+
+async def test_what_is_acknowledged_during_the_commit_of_a_hand_over_does_not_come_again(autojump_clock: MockClock) -> None:
+    """The queue is idle when the answer comes; the acknowledgement is committed before the queue is unlocked."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        fill(broker, 3, queue_id=1)
+        async with consuming(cluster, "a", ack="explicit") as consumer:
+            first, second = await consumer.get_many(2)
+            await first.ack()
+
+            def acknowledge_and_answer(request: RemotingCommand) -> RemotingCommand:
+                broker.offsets["g", "t", request.integer("queueId")] = request.integer("commitOffset")
+                second.ack_now()
+                return request.response()
+
+            broker.script(COMMIT, acknowledge_and_answer)
+            join(broker)
+            await until(lambda: ("t", 1) not in broker.locks)
+
+            assert broker.offsets["g", "t", 1] == 2
+
+
+async def test_a_queue_that_is_being_unlocked_is_not_locked_again(autojump_clock: MockClock) -> None:
+    """The renewal of all locks falls into the time in which the broker answers."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        async with consuming(cluster, "a"):
+            await trio.sleep(LOCK_RENEW_SECONDS - 0.5)
+
+            def unlock_late(request: RemotingCommand) -> None:
+                del broker.locks["t", 1]
+
+            broker.script(UNLOCK, unlock_late)
+            before = len(broker.requests_of(LOCK))
+            join(broker)
+            await until(lambda: len(broker.requests_of(LOCK)) > before)
+
+            assert len(broker.requests_of(UNLOCK)) == 1
+            await trio.sleep(10)
+            assert broker.locks.keys() == {("t", 0)}
+
+
+async def test_a_consumer_that_closes_while_it_gives_a_queue_away_unlocks_it(autojump_clock: MockClock) -> None:
+    """Nobody would read the queue before the lock has expired."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        fill(broker, 3, queue_id=1)
+        async with consuming(cluster, "a", ack="explicit") as consumer:
+            for message in await consumer.get_many(3):
+                await message.ack()
+            broker.script(COMMIT, silence)
+            join(broker)
+            await until(lambda: not broker.scripts[COMMIT])
+
+        assert broker.locks == {}
+        assert broker.offsets["g", "t", 1] == 3

@@ -19,7 +19,8 @@ from ledgermq.testing.embedded import open_virtual
 from ledgermq.testing.logs import capture_logs
 
 from .fake_cluster import NAMESRV, open_cluster, until
-from .test_consumer import fill, numbers
+from .test_consumer import fill, numbers, silence
+from .test_orderly import COMMIT, join
 
 FIRST = ConsumeFrom.FIRST
 
@@ -162,3 +163,33 @@ async def test_what_is_acknowledged_in_the_callback_counts_for_the_next_member(
 def handed_over(second: Consumer) -> int:
     (queue_id,) = (each.queue_id for each in second.queues if each.topic == "t")
     return queue_id
+
+
+@pytest.mark.parametrize("moment", ["callback", "commit"])
+async def test_a_consumer_that_closes_while_it_gives_a_queue_away_finishes_that(autojump_clock: MockClock, moment: str) -> None:
+    """A callback that was cut off is called again, one that has ended is not; what was acknowledged is committed."""
+    revoked: list[MessageQueue] = []
+    begun = trio.Event()
+
+    async def note(queues: list[MessageQueue]) -> None:
+        if moment == "callback" and not begun.is_set():
+            begun.set()
+            await trio.sleep(5)
+        revoked.extend(queues)
+
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        fill(broker, 3, queue_id=1)
+        async with open_consumer(
+            NAMESRV, "g", "t", consume_from=FIRST, ack="explicit", on_revoked=note, world=cluster.world
+        ) as consumer:
+            for message in await consumer.get_many(3):
+                await message.ack()
+            if moment == "commit":
+                broker.script(COMMIT, silence)
+            join(broker)
+            await until(lambda: begun.is_set() or (moment == "commit" and not broker.scripts[COMMIT]))
+
+        assert sorted(revoked) == [queue(0), queue(1)]
+        assert broker.offsets["g", "t", 1] == 3
