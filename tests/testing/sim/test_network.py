@@ -66,6 +66,20 @@ def test_both_ends_know_each_other() -> None:
     seeded_run(main, seed=1)
 
 
+def test_a_connection_that_is_cancelled_while_it_is_made_is_closed() -> None:
+    """The server may have accepted it."""
+
+    async def main() -> None:
+        fabric = SimFabric(delay_seconds=(0.1, 0.1))
+        (listener,) = await fabric.machine(B).open_listeners("", SERVER.port)
+        with trio.move_on_after(0.15):
+            await fabric.machine(A).open_stream(SERVER)
+        assert fabric.left_open(A) == []
+        assert await (await listener.accept()).receive_some() == b""
+
+    seeded_run(main, seed=1)
+
+
 def test_nobody_listening_refuses_and_a_taken_port_is_an_error() -> None:
     async def main() -> None:
         fabric = SimFabric()
