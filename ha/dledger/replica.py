@@ -554,11 +554,11 @@ class Replica:
         Raises:
             OSError: the disk failed; some of the files may be deleted.
         """
-        begin = self.ledger.begin_after(position)
-        if begin is None:
-            return 0
-        self.core.compact(begin - 1)
         async with self.disk.lock:
+            begin = self.ledger.begin_after(position)  # while the lock was waited for, more may have become durable
+            if begin is None:
+                return 0
+            self.core.compact(begin - 1)
             forgotten = self.ledger.forget_before(position)
             await self.world.workers.run(self.ledger.delete_forgotten)
         return forgotten

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import trio
 
+from ledgermq.ha.raft.core import Raft
+
 from .groups import Group, check_begun_anew, files_of, miss_files_that_expire, scenario
 
 
@@ -17,6 +19,32 @@ def test_a_node_begins_anew_where_old_files_have_expired() -> None:
         away.up.on_cleared.append(lambda: cleared.append(True))
         await check_begun_anew(group, leader, away)
         assert cleared == [True]
+
+    scenario(story)
+
+
+def test_the_core_forgets_no_less_than_expires_though_a_sync_ends_meanwhile() -> None:
+    """Else the node would look for entries that are gone when it leads and a follower lacks them, and leave its group."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        node = next(node for node in group.running if node is not leader).up
+        ledger = node.ledger
+        for _ in range(10):
+            await group.put(leader, 5, body_size=300)
+        await group.converged()
+        async with trio.open_nursery() as nursery, node.disk.lock:
+            durable = ledger.synced_position
+            for _ in range(10):
+                await group.put(leader, 5, body_size=300)
+            await group.until(lambda: ledger.committed_index == leader.up.ledger.end_index)
+            nursery.start_soon(node.expire, ledger.end_position)
+            await trio.sleep(0.1)
+            ledger.force(durable, ledger.end_position)
+            ledger.reached(ledger.end)
+        assert isinstance(node.core, Raft)
+        assert node.core.log.boundary_index == ledger.begin_index - 1
+        assert ledger.begin_position > durable
 
     scenario(story)
 
