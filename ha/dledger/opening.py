@@ -43,8 +43,7 @@ def load_replica(world: World, settings: ReplicaSettings) -> Replica:
         if (term := max(kept.term if kept is not None else 0, ledger.end_term)) > TERM_MAX:
             raise _impossible_term(hard_state_file, term)  # noqa: TRY301
         node = load_node(world.disk, directory, world.secrets)
-        voters = tuple(peer for peer in settings.peers if not settings.joins or peer != settings.self_id)
-        initial = GroupConfiguration(Configuration(voters), dict(settings.peers))
+        initial = GroupConfiguration(Configuration(tuple(settings.peers)), dict(settings.peers))
         reader = LedgerReader(ledger, initial, world.clock.wall_ms)
         if kept is not None:
             state = HardState(kept.term, PeerId(kept.vote) if kept.vote else None)
@@ -54,7 +53,7 @@ def load_replica(world: World, settings: ReplicaSettings) -> Replica:
             state = HardState()
         else:
             # Either the group starts for the first time or this node has lost its disk; the core finds out which.
-            state = HardState(0, None if settings.joins else FORGOTTEN)
+            state = HardState(0, FORGOTTEN)
         if settings.dialect == JAVA:
             core = _java_core(world, settings, ledger, reader, state)
             return Replica(world, settings, ledger, core, reader, node, hard_state_file)

@@ -58,8 +58,6 @@ class ReplicaSettings:
     """The port on which this node listens; None means the port of its own entry in `peers`."""
     sync: bool = True
     """Whether entries are acknowledged only when they are durable (raftFlush = sync)."""
-    joins: bool = False
-    """Whether this node is not in the group yet; it then waits until the leader adds it."""
     tick_seconds: float = 0.02
     raft: Settings = attrs.field(factory=Settings)
     """Time-outs and limits of the native dialect."""

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from ledgermq.ha.dledger.group_records import PEERS_MAX
-from ledgermq.ha.dledger.hard_state import TermAndVote
+from ledgermq.ha.dledger.hard_state import HardStateFile, TermAndVote
 from ledgermq.ha.dledger.layout import INDEX
 from ledgermq.ha.dledger.members import change_members
 from ledgermq.ha.dledger.replica import UNSENT_MAX
@@ -21,7 +21,7 @@ from ledgermq.ha.raft.units import FORGOTTEN, PeerId
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Address
 
-from .groups import PORT, Group, copy_of_disk, isolate_leader_during_puts, lose_power_during_puts, scenario
+from .groups import PORT, Group, copy_of_disk, files_of, isolate_leader_during_puts, lose_power_during_puts, scenario
 from .ledgers import INDEX_FILE_SIZE
 
 SEEDS = range(1, 4)
@@ -311,7 +311,7 @@ def test_members_are_added_and_removed_while_it_runs() -> None:
         leader = await group.leader()
         await group.put(leader, 30)
         removed = next(node for node in group.running if node is not leader)
-        fresh = group.add("n3", peers={**group.peers, PeerId("n3"): Address("10.0.0.4", PORT)}, joins=True)
+        fresh = group.add("n3", peers={**group.peers, PeerId("n3"): Address("10.0.0.4", PORT)})
         await fresh.start()
         assert fresh.failure is None
         voters = [PeerId("n0"), PeerId("n1"), PeerId("n2"), PeerId("n3")]
@@ -347,7 +347,9 @@ def test_a_node_follows_a_leader_that_was_added_while_it_was_away() -> None:
         away, other = (node for node in group.running if node is not leader)
         group.isolate(away)
         address = Address("10.0.0.4", PORT)
-        fresh = group.add("n3", peers={**group.peers, PeerId("n3"): address}, joins=True)
+        fresh = group.add("n3", peers={**group.peers, PeerId("n3"): address})
+        # It was a member before: a new one would vote only when all others have answered.
+        HardStateFile(fresh.machine.disk, files_of("n3").directory).save(TermAndVote())
         await fresh.start()
         voters = [leader.peer, away.peer, other.peer, fresh.peer]
         with trio.fail_after(20):
@@ -446,7 +448,7 @@ def test_a_voter_without_its_disk_is_filled_by_a_leader_that_its_settings_do_not
     async def story(group: Group) -> None:
         old = await group.leader()
         peers = {**group.peers, PeerId("n3"): Address("10.0.0.4", PORT)}
-        joined = group.add("n3", peers=peers, joins=True)
+        joined = group.add("n3", peers=peers)
         await joined.start()
         with trio.fail_after(20):
             await change_members(old.up, list(peers), [], {PeerId("n3"): peers[PeerId("n3")]})

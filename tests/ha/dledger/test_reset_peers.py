@@ -60,7 +60,7 @@ def test_the_node_that_is_left_leads_alone_and_takes_in_new_ones(*, remove: bool
         assert left.up.core.configuration.voters == (left.peer,)
         assert left.up.leading.term > found.term
         assert await group.put(left, 5) is Outcome.COMMITTED
-        fresh = group.add("n7", peers={left.peer: address, PeerId("n7"): Address("10.0.0.4", PORT)}, joins=True)
+        fresh = group.add("n7", peers={left.peer: address, PeerId("n7"): Address("10.0.0.4", PORT)})
         await fresh.start()
         with trio.fail_after(20):
             await change_members(left.up, [left.peer, fresh.peer], [], {fresh.peer: Address("10.0.0.4", PORT)})
