@@ -24,6 +24,10 @@ log = get_logger(__name__)
 
 RETRY_SECONDS = 1.0
 """Pause in seconds before a failed disk operation is tried again, or the ledger is healed after a failed append."""
+REFUSALS_MAX = 3
+"""After how many failed appends, syncs or repairs in a row a leader hands over; each comes at least a second after the last."""
+REFUSALS_PAUSE = 30
+"""After how many more it hands over again, because the disks of all nodes may be full."""
 
 
 @attrs.define(eq=False)
@@ -40,10 +44,12 @@ class DiskTasks:
     checkpoint_seconds: float
     on_durable: Callable[[], None]
     """Called when more of the log counts as durable."""
-    on_failed: Callable[[], object]
-    """Called when a sync has failed."""
+    on_failed: Callable[[str], bool]
+    """Called with the reason when another node should lead; returns whether leadership is being transferred."""
     lock: trio.Lock = attrs.field(factory=trio.Lock)
     _grown: trio.Event = attrs.field(factory=trio.Event)
+    _refusals: int = 0
+    """How often in a row the disk has refused an append, a sync or a repair, less the pause after a transfer of leadership."""
 
     def __attrs_post_init__(self) -> None:
         self.ledger.on_withdrawn = self._withdrew
@@ -53,6 +59,7 @@ class DiskTasks:
 
     def written(self) -> None:
         """Note that more of the log has been written."""
+        self._refusals = 0
         if not self.sync:
             self.core.persisted(self.core.sync_point())
         self._grown.set()
@@ -82,8 +89,15 @@ class DiskTasks:
             self._grown = trio.Event()
             await self.sync_written()
             while self.ledger.failure is not None:
+                self._refused()
                 await trio.sleep(RETRY_SECONDS)
                 await self._heal()
+
+    def _refused(self) -> None:
+        """Let another node lead after several refusals. On a full disk each repair succeeds, and the next append fails."""
+        self._refusals += 1
+        if self._refusals >= REFUSALS_MAX and self.on_failed("its disk takes no entries"):
+            self._refusals = -REFUSALS_PAUSE
 
     async def sync_written(self) -> None:
         """Sync what has been written; if the disk fails, set the ledger's `failure`, which refuses appends."""
@@ -96,7 +110,7 @@ class DiskTasks:
                 except OSError as error:
                     ledger.failed(error)
                     log.error("ledger_sync_failed", reason=ledger.failure, synced_index=ledger.synced_index)
-                    self.on_failed()
+                    self.on_failed("its disk fails to sync")
                 else:
                     ledger.reached(end)
         if ledger.failure is None:

@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from ...message.fields import Buffer
-from ...store.errors import StoreError
+from ...store.errors import NotWritable, StoreError
 from ...store.older_log import OlderLog
 from ...world.events import EventLogger, get_logger
 from ...world.network import Address
@@ -115,7 +115,7 @@ class Replica:
             settings.flush_seconds,
             settings.checkpoint_seconds,
             self._work_at_once,
-            lambda: self.hand_over("its disk fails to sync"),
+            self.hand_over,
         )
         self._mending = Mending(
             settings.self_id,
@@ -244,6 +244,8 @@ class Replica:
             channel = CHANNEL_CONFIGURATION if configuration is not None else 0
             placed = self.ledger.append(assignment.term, [record], channel=channel)
             core.propose(1, configuration=configuration)
+        except NotWritable:  # why is logged already, and the core asks again with each heartbeat
+            return None
         except (Refused, StoreError, OSError) as error:
             self._log.warning("group_entry_not_written", reason=str(error))
             return None

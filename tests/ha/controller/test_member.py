@@ -109,6 +109,22 @@ def test_a_master_that_dies_has_a_successor_soon(leader_too: bool) -> None:
     scenario(story)
 
 
+def test_a_leader_whose_disk_refuses_writes_lets_another_one_decide() -> None:
+    """It cannot elect a successor, and its heartbeats would keep the others from leading for ever."""
+
+    async def story(group: Group) -> None:
+        replicas = await serving(group)
+        leader = await group.leader()
+        leader.machine.disk.faults.write_error = 1.0
+        replicas[0].die()
+
+        await group.until(lambda: any(node.set.master_id == 2 for node in group.running), seconds=3 * TIMEOUT_SECONDS + 5)
+
+        assert not leader.up.node.replica.is_leader
+
+    scenario(story)
+
+
 def test_a_fresh_leader_that_has_heard_nobody_waits_before_it_judges() -> None:
     """It was cut off from the brokers, which does not mean that they are dead."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections import Counter
 
 import pytest
 import trio
 
+from ledgermq.ha.dledger.entry_files import EntryFiles
 from ledgermq.ha.dledger.group_records import PEERS_MAX
 from ledgermq.ha.dledger.hard_state import HardStateFile, TermAndVote
 from ledgermq.ha.dledger.layout import INDEX
@@ -18,6 +20,7 @@ from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.raft.errors import ChangeRefused, NotLeader
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.units import FORGOTTEN, PeerId
+from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Address
 
@@ -239,6 +242,50 @@ def test_a_leader_whose_disk_fails_gives_up_its_leadership(what: str) -> None:
         await group.until(lambda: not leader.up.is_leader)
         await group.put_until_done(3)
         disk.faults.calm()
+        await group.converged()
+        group.check()
+
+    scenario(story)
+
+
+@pytest.mark.parametrize("what", ["full", "failing"])
+def test_a_leader_whose_ledger_takes_no_entries_gives_up_its_leadership(what: str) -> None:
+    """Its heartbeats would keep the others from an election; on a full disk each repair succeeds, and the next append fails."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 3)
+        faults = leader.machine.disk.faults
+        if what == "full":
+            faults.capacity = leader.machine.disk.allocated_bytes()
+        else:
+            faults.write_error = 1.0
+        with trio.fail_after(8):
+            while leader.up.is_leader:  # a file that was there before the disk was full takes some more
+                await group.put_until_done(9)
+            await group.put_until_done(9)
+        faults.calm()
+        await group.converged()
+        group.check()
+
+    scenario(story)
+
+
+def test_leadership_does_not_run_in_a_circle_while_no_ledger_takes_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no leader says at each heartbeat that it cannot write its first entry."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def story(group: Group) -> None:
+        before = (await group.leader()).up.leading.term
+        with monkeypatch.context() as patch, capture_logs() as events:
+            patch.setattr(EntryFiles, "write_entries", refuse)
+            with trio.move_on_after(25):
+                await group.put_until_done()
+        assert 1 <= max(node.up.leading.term for node in group.running) - before <= 4
+        assert 1 <= sum(event["event"] == "group_entry_not_written" for event in events) <= 40
+        await group.put_until_done(3)
         await group.converged()
         group.check()
 
