@@ -1,10 +1,13 @@
 """The id that the controller has given a broker, in RocketMQ's files `brokerIdentity` and `brokerIdentity-temp`.
 
 Each is one line with `#` between its fields. The temporary file has a fourth one, the check code by which the controller tells
-a broker that repeats its application from another that applies for the same id.
+a broker that repeats its application from another that applies for the same id. A file of our own, `crashUnreported`, says that
+the broker has crashed and has not registered since.
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import attrs
 
@@ -106,3 +109,28 @@ class IdentityFiles:
         if self.disk.exists(self._temporary_path):
             self.disk.remove(self._temporary_path)
             self.disk.sync_directory(self.root)
+
+    @property
+    def _crash_path(self) -> str:
+        return f"{self.root}/crashUnreported"
+
+    def note_crash(self) -> bool:
+        """Note whether the last run has crashed, and return whether the controller does not know of that or an earlier crash.
+
+        The store's abort file goes when this run stops in order, which may be before it has registered.
+        """
+        if self.disk.exists(f"{self.root}/abort"):
+            with suppress(OSError):  # it exists already, or the disk is full, and the broker must start so that it can be read
+                self.disk.open(self._crash_path, create_size=0).close()
+                self.disk.sync_directory(self.root)
+            return True
+        return self.disk.exists(self._crash_path)
+
+    def forget_crash(self) -> None:
+        """Note that the controller knows of the crash.
+
+        Raises:
+            OSError: the file is kept.
+        """
+        if self.disk.exists(self._crash_path):
+            self.disk.remove(self._crash_path)

@@ -16,6 +16,7 @@ from ..classic.in_sync import InSyncAcknowledgements
 from ..classic.layout import NodeIdentity
 from ..classic.node import ClassicNode
 from ..classic.settings import HaSettings
+from .identity import IdentityFiles
 
 HAND_OVER_SECONDS = 0.5
 """How long a stop waits for the election of another replica."""
@@ -41,7 +42,7 @@ class ElectedNode(ClassicNode):
     _moved: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
     """Where a change of role waits until more is confirmed."""
     clean_stop: bool = False
-    """Whether the last run in this store stopped in order."""
+    """Whether the last run in this store stopped in order, and the controller knows of each crash before it."""
 
     @property
     def epochs(self) -> EpochList:
@@ -51,7 +52,7 @@ class ElectedNode(ClassicNode):
         return (self.client.epochs if self.client is not None else None) or EpochList()
 
     def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
-        self.clean_stop = not world.disk.exists(f"{config.store_path_root_dir}/abort")
+        self.clean_stop = not IdentityFiles(world.disk, config.store_path_root_dir).note_crash()
         return super().open_commit_log(world, config)
 
     @property

@@ -145,7 +145,7 @@ class ControllerSession:
     identity: Identity | None
     """The stored identity; None before the first registration."""
     clean_stop: bool
-    """Whether the last run in this store stopped in order, so that the log has all that it ever acknowledged."""
+    """Whether the last run stopped in order, and no crash is unreported, so that the log has all that it ever acknowledged."""
     log_state: Callable[[], LogState]
     in_sync: Callable[[], InSyncAcknowledgements | None]
     """The set of replicas while this broker is master; else None."""
@@ -332,6 +332,8 @@ class ControllerSession:
             self.identity = self._application(self.identity.broker_id)
             await self._apply(channel)
             answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, request)
+        with suppress(OSError):  # then it registers once more as after a crash
+            await self.workers.run(self.files.forget_crash)
         self._registered = True
         self._decide(answer)
 

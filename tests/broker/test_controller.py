@@ -195,6 +195,27 @@ async def test_a_broker_keeps_its_id_over_restarts_and_says_how_it_ended() -> No
         assert again.max_offset > 0
 
 
+async def test_an_ordered_stop_hides_no_crash_that_no_controller_has_heard_of() -> None:
+    """Else the broker would stay in the set without what it had acknowledged and lost."""
+    async with pair() as (two, producer):
+        await send(producer, "first")
+        address = two.address(2)
+        await two.cluster.kill(address)
+        two.controller.leads = False
+        await two.cluster.start(address)
+        await two.cluster.stop(address)
+        two.controller.leads = True
+        await two.cluster.start(address)
+        await until(lambda: len(two.controller.registrations) == 3)
+        assert not two.controller.registrations[-1].clean_stop
+
+        await until(lambda: two.controller.members == frozenset({1, 2}))
+        await two.cluster.stop(address)
+        await two.cluster.start(address)
+        await until(lambda: len(two.controller.registrations) == 4)
+        assert two.controller.registrations[-1].clean_stop
+
+
 async def test_without_a_controller_a_master_goes_on_as_long_as_its_set_does() -> None:
     async with pair() as (two, producer):
         two.controller.leads = False

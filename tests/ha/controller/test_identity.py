@@ -58,3 +58,21 @@ def test_a_damaged_file_is_refused_and_not_taken_for_a_new_broker(files: Identit
 
     with pytest.raises(WrongHaSetting, match="is damaged"):
         files.load("c", "broker-a")
+
+
+def test_a_crash_is_known_until_the_controller_knows_it(files: IdentityFiles) -> None:
+    """Also when the next run stops in order, and the disk loses power."""
+    files.disk.make_directories("store")
+    assert not files.note_crash()
+    files.disk.open("store/abort", create_size=0).close()
+    assert files.note_crash()
+    files.disk.remove("store/abort")
+    files.disk.sync_directory("store")
+    disk = files.disk
+    assert isinstance(disk, SimDisk)
+    files.disk = disk.power_cut(1)
+    assert files.note_crash()
+
+    files.forget_crash()
+
+    assert not IdentityFiles(files.disk, "store").note_crash()
