@@ -12,13 +12,15 @@ from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.ha.classic.in_sync import InSyncAcknowledgements
 from ledgermq.ha.classic.slave import HAClient
 from ledgermq.ha.controller import decisions, session
+from ledgermq.ha.controller.identity import IdentityFiles
 from ledgermq.ha.controller.liveness import Liveness
+from ledgermq.ha.dledger.disk_tasks import DiskTasks
 from ledgermq.store.message_store import MessageStore
 from ledgermq.testing.history import End
 
 from .controller_mutants import elect_one_outside, judge_at_once, keep_those_who_crashed
 from .outcome import Outcome
-from .simulate.elected import Blow, ElectedDraw, simulate_elected
+from .simulate.elected import MUTE, Blow, ElectedDraw, simulate_elected
 from .store_mutants import do_nothing, found_by
 
 
@@ -40,14 +42,14 @@ def with_synced_puts(seed: int) -> Outcome:
     return simulate_elected(seed, mend)
 
 
-def with_blows(*blows: Blow, alone: tuple[Blow, ...] = ()) -> Callable[[int], Outcome]:
+def with_blows(*blows: Blow, alone: tuple[Blow, ...] = (), twice: bool = False) -> Callable[[int], Outcome]:
     """The simulator of whole nodes, in which these faults happen, then failures of one node alone, and nothing else."""
 
     def mend(draw: ElectedDraw) -> ElectedDraw:
         plain = attrs.evolve(draw, workloads=("plain",), nodes=2, controllers=3, life_seconds=5.0, sync_seconds_max=0.0)
         calm = attrs.evolve(plain, sync_flush=False, connection_losses=False, half_open=False, partitions=False)
         still = attrs.evolve(calm, one_way_cuts=False, disk_errors=False, clock_jumps=False, clock_drift=0.0, restarts=False)
-        return attrs.evolve(still, blows=blows, failures=alone)
+        return attrs.evolve(still, blows=blows, failures=alone, twice=twice)
 
     return lambda seed: simulate_elected(seed, mend)
 
@@ -115,9 +117,15 @@ def _wait_for_nothing(_: Any) -> Callable[[Any], Any]:
     return call
 
 
+def _believe_the_last_stop(_: Any) -> Callable[[Any], bool]:
+    return lambda self: self.disk.exists(f"{self.root}/abort")
+
+
 LEADER_ENDS = with_blows(Blow("slow", seconds=10.0), alone=(Blow("end leading controller"),) * 2)
 POWER_ENDS = with_blows(alone=(Blow("end master", End.POWER, 0.05),) * 2)
 MASTERS_END = with_blows(*(Blow("end masters", seconds=2.0),) * 4)
+RESTARTS = with_blows(alone=(Blow("end", End.POWER, 0.05),) * 2, twice=True)
+MUTE_LEADERS = with_blows(alone=(Blow(MUTE),) * 2)
 HANDSHAKES = found_by("ha/classic/test_authenticated.py")
 SETS, CONVERSATIONS = found_by("ha/classic/test_in_sync.py"), found_by("ha/controller/test_session.py")
 
@@ -145,6 +153,8 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
     ("elected: elect one outside the set", decisions, "elect", elect_one_outside, MASTERS_END),
     ("elected: a fresh leader judges at once", Liveness, "begin", judge_at_once, LEADER_ENDS),
     ("elected: keep those who crashed", decisions, "_after_restart", keep_those_who_crashed, POWER_ENDS),
+    ("elected: forget a crash before registering", IdentityFiles, "note_crash", _believe_the_last_stop, RESTARTS),
+    ("elected: lead with a disk that refuses", DiskTasks, "_refused", do_nothing, MUTE_LEADERS),
     ("elected: acknowledge what is not synced", HAClient, "_sync_reported", _wait_for_nothing, with_synced_puts),
     (
         "elected: store before the epoch is kept",

@@ -46,7 +46,7 @@ ELECT_SECONDS = 15.0
 WHOLE_SECONDS = 40.0
 """Virtual time after which all replicas must be in sync without faults."""
 STOPPED_SECONDS = 10.0
-"""The longest time without an acknowledgement after a single failure."""
+"""The longest time without an acknowledgement after a failure of one node."""
 NEXT_SECONDS = 2.0
 """How long the next master is waited for that is to be ended too."""
 SETTLE_SECONDS = 0.5
@@ -69,6 +69,10 @@ STALLS = ("pause", "pause master", "pause controller", "slow", "slow master")
 DISKS = ("sync fails", "master's sync fails", "full disk")
 BLOWS = (*ENDS, *PARTS, *STALLS, *DISKS)
 """Kinds of faults of the group in one life; one that is listed twice happens twice as often."""
+MUTE = "end master, mute controller"
+"""The kind of a failure in which the disk of the leading controller takes no write when the master ends."""
+CONTROLLER_BLOWS = ("slow controller", "leading controller's sync fails", "leading controller's full disk")
+"""Kinds of faults in a further life of some seeds."""
 
 
 @attrs.frozen
@@ -101,10 +105,13 @@ class ElectedDraw(NodesDraw):
     """Whether all nodes lose power at the end of the run, and are read after they have started again."""
     transfer_batch: int
     """The most log bytes of one of the first frames; shorter than many records, so that a copy may end inside one."""
+    twice: bool
+    """Whether each node that comes back is stopped in order at once and started again, before a broker has registered."""
 
     @classmethod
     def of(cls, seed: int) -> ElectedDraw:
         rng = random.Random(seed ^ 0xE1EC)  # noqa: S311 - never secrets
+        more = random.Random(seed ^ 0xD15C)  # noqa: S311 - never secrets; most seeds draw nothing more, and find what they found
         drawn = (name for name in DLEDGER_WORKLOADS if name in ALWAYS or rng.random() < WORKLOAD_SHARE)
         single = ("end", "end master", "end master", "end leading controller")
         return cls(
@@ -126,10 +133,17 @@ class ElectedDraw(NodesDraw):
             clock_drift=rng.choice((-0.05, -0.0001, 0.0001, 0.05)) if rng.random() < 0.2 else 0.0,
             retries_max=rng.randint(1, 2),
             workloads=tuple(name for name in drawn if name != Membership.name),
-            failures=tuple(Blow.of(rng, single) for _ in range(rng.randint(0, 2))),
-            blows=tuple(Blow.of(rng, BLOWS) for _ in range(rng.randint(1, 3))),
+            failures=(
+                *(Blow.of(rng, single) for _ in range(rng.randint(0, 2))),
+                *(Blow.of(more, (MUTE,)) for _ in range(more.random() < 0.15)),
+            ),
+            blows=(
+                *(Blow.of(rng, BLOWS) for _ in range(rng.randint(1, 3))),
+                *(Blow.of(more, CONTROLLER_BLOWS) for _ in range(more.random() < 0.25)),
+            ),
             restarts=rng.random() < 0.4,
             transfer_batch=rng.choice((200, 32_768)),
+            twice=more.random() < 0.15,
         )
 
     @property
@@ -286,6 +300,8 @@ class ElectedRun(NodesRun[ElectedDraw]):
     async def _judge(self, nursery: trio.Nursery, failure: Blow) -> None:
         """Let one node of a whole group fail: nothing is lost, messages are taken soon, a controller's end replaces no master.
 
+        The disk of the leading controller may take no write meanwhile.
+
         Raises:
             AssertionError: something of that is not so.
         """
@@ -293,7 +309,9 @@ class ElectedRun(NodesRun[ElectedDraw]):
         await self._until(
             lambda: group.whole() and group.all_reach_controllers(), WHOLE_SECONDS, "a replica is not in sync, or not heard of"
         )
-        (victim,) = self._victims(failure.kind)
+        (victim,) = self._victims("end master" if failure.kind == MUTE else failure.kind)
+        if failure.kind == MUTE and self.draw.controllers > 1 and group.leading_controller is not None:
+            group.leading_controller.machine.disk.faults.write_error = 1.0
         self.blows["single_failure"] += 1
         self.watch.calm = True
         term = self.watch.known.term
@@ -306,7 +324,12 @@ class ElectedRun(NodesRun[ElectedDraw]):
                 return any(put.acknowledged and put.sent_at >= stopped for put in history.puts)
 
             await self._until(goes_on, STOPPED_SECONDS, f"no message is acknowledged after {victim.host} alone has ended")
-        await self._until(group.whole, WHOLE_SECONDS, f"{victim.host} has not come back into the set")
+        self.heal()
+        await self._until(
+            lambda: group.whole() and not self.watch.lossy,
+            WHOLE_SECONDS,
+            f"{victim.host} has not left the set, if it may lack messages, and come back into it",
+        )
         if victim in group.controllers:
             await trio.sleep(2.0)
             assert self.watch.known.term == term, f"{victim.host}, a controller, has ended, and the master was replaced"
@@ -345,6 +368,9 @@ class ElectedRun(NodesRun[ElectedDraw]):
             for process in self.rng.sample(victims, len(victims)):
                 process.machine.disk.faults.calm()
                 await nursery.start(process.run)
+                if self.draw.twice:
+                    await process.end(End.CLEAN)
+                    await nursery.start(process.run)
                 scene.note(f"{process.host} is back")
                 await trio.sleep(seconds * self.rng.random() * 0.3)
 
@@ -395,7 +421,7 @@ class ElectedRun(NodesRun[ElectedDraw]):
             machine.slow_down(rng.choice((0.5, 2.0)))
         elif blow.endswith("sync fails"):
             disk.faults.sync_error = rng.choice((0.3, 1.0))
-        elif blow == "full disk":
+        elif blow.endswith("full disk"):
             disk.faults.capacity = disk.usage("").used + rng.randrange(20_000)
         await trio.sleep(max(seconds, 1.0))
         machine.slow_down(self.draw.sync_seconds_max)

@@ -13,6 +13,7 @@ SEEDS = {
     "elected: count whoever is connected": 0,
     "elected: leave out a member at once": 0,
     "elected: wait only for confirmed members": 2,
+    "elected: a fresh leader judges at once": 2,
     "elected: keep those who crashed": 4,
     "elected: acknowledge what is not synced": 3,
     "elected: store before the epoch is kept": 70059,
