@@ -351,8 +351,9 @@ request begins: later messages wait for no answer."""
     async def _send_request(self, publication: Publication, chunk: list[Item]) -> None:
         first, transmitter = chunk[0], self._transmitter
         seconds = first.left(trio.current_time())
-        if seconds <= 0:
-            _time_out(first)
+        if seconds <= 0:  # the time has ended since the messages were taken; the others have hardly more
+            for item in chunk:
+                _time_out(item)
             return
         target = self._target(publication, first)
         choose: Choose | None = None

@@ -11,9 +11,19 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from ledgermq.client import send_many
 from ledgermq.client.admin import open_admin
-from ledgermq.client.errors import ClientError, InvalidArgument, MessageIllegal, MessageTooLarge, NoAnswer, NoPermission
+from ledgermq.client.errors import (
+    ClientError,
+    InvalidArgument,
+    MessageIllegal,
+    MessageTooLarge,
+    NoAnswer,
+    NoPermission,
+    SendTimeout,
+)
 from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.send_many import Item
 from ledgermq.client.sending import SendResult
 from ledgermq.message.layout import decode_record
 from ledgermq.message.message import Message, MessageQueue
@@ -301,3 +311,30 @@ async def test_a_cancelled_send_many_stops_no_other(autojump_clock: MockClock) -
 
         assert [type(result) for result in results] == [SendResult] * 300
         assert stored(broker) == [-1, *range(600, 900)]
+
+
+async def test_every_message_has_an_outcome_whenever_its_time_ends(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between two looks at the clock: while messages are taken for a request, and before that is sent."""
+    outcomes: list[SendResult | Exception] = []
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        await producer.send(Message("t", b""))
+        time_of = autojump_clock.current_time
+
+        def look() -> float:
+            autojump_clock.jump(1e-6)
+            return time_of()
+
+        monkeypatch.setattr(autojump_clock, "current_time", look)
+        monkeypatch.setattr(send_many, "BATCH_MESSAGES_MAX", 2)
+        for looks in range(100):
+            deadline = trio.current_time() + (looks + 0.5) * 1e-6
+            for message in numbered(4):
+                producer.lanes.add(Item(message, None, None, None, 1.0, outcomes.append, deadline))
+            await trio.sleep(0.1)
+
+    assert len(outcomes) == 400
+    assert {type(outcome) for outcome in outcomes} == {SendTimeout, SendResult}
