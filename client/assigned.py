@@ -118,7 +118,8 @@ class AssignedQueue:
     _forgotten: list[ReceivedMessage] = attrs.field(factory=list[ReceivedMessage])
     """Messages that are handed out although the queue was moved to another offset since."""
     _held: int = 0
-    """The size of the pull answers with at least one message that is not done."""
+    """The size of the pull answers with at least one message that is not done; 0 once the queue is stopped."""
+    _stopped: bool = False
     _full: bool = False
 
     @property
@@ -301,8 +302,14 @@ class AssignedQueue:
         self.look_for_room()
 
     def stop(self) -> None:
-        """Drop buffered messages for the next consumer; handed-out ones may still be acknowledged, a pending pull is void."""
+        """Drop buffered messages for the next consumer; handed-out ones may still be acknowledged, a pending pull is void.
+
+        The memory of the queue counts no longer, because nobody may ever finish what is handed out or comes back.
+        """
         self.epoch += 1
+        self._stopped = True
+        held, self._held = self._held, 0
+        self.all_queues.release(held)
         for message in list(self.buffered):
             self.next_offset = min(self.next_offset, message.queue_offset)
             self._done(message)
@@ -327,7 +334,7 @@ class AssignedQueue:
         del self._pending[message.queue_offset]
         answer = message.answer
         answer.open -= 1
-        if not answer.open:
+        if not answer.open and not self._stopped:
             self._held -= answer.size
             self.all_queues.release(answer.size)
         if self._full:

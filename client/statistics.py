@@ -31,4 +31,4 @@ class ConsumerStatistics:
     in_hand: int
     """Messages that are handed out now."""
     held_bytes: int
-    """The size of the pull answers that are kept in memory now."""
+    """The size of the pull answers that are kept in memory now, of the queues that are read."""

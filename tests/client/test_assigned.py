@@ -180,6 +180,24 @@ def test_what_is_given_back_comes_next() -> None:
     assert (assigned.committable, assigned.held_bytes, assigned.handed_out) == (4, 0, 0)
 
 
+def test_the_memory_of_a_stopped_queue_counts_no_longer() -> None:
+    """Not even that of what is in hand or comes back, which nobody may ever finish; the offset stays before it."""
+    every = HeldBytes()
+    assigned = AssignedQueue(QUEUE, 0, all_queues=every)
+    assigned.add(messages_at(0, 1, 2, 3), 4)
+    zero, one, two, three = assigned.take(4)
+    assigned.ack(zero)
+
+    assigned.stop()
+    assert every.held == 0
+    assigned.put_back(one)
+    assigned.give_back(two)
+    assigned.redeliver(two)
+    assigned.ack(three)
+
+    assert (every.held, assigned.committable, assigned.in_work) == (0, 1, False)
+
+
 class Model(RuleBasedStateMachine):
     """An assigned queue beside a plain model of it: each offset and what has become of it."""
 
@@ -285,7 +303,7 @@ class Model(RuleBasedStateMachine):
         assert assigned.handed_out == len(self.handed_out) + len(self.forgotten)
         assert assigned.given_back == len(self.given_back)
         assert assigned.pending == len(pending)
-        assert bool(assigned.held_bytes) == bool(pending)
+        assert bool(assigned.held_bytes) == bool(pending and not self.stopped)
         assert self.every.held == assigned.held_bytes
 
 
