@@ -53,6 +53,8 @@ class Source:
     """Whether an orderly queue pauses before it hands its first message out again."""
     locked_until: float = 0.0
     """When our lock on an orderly queue expires unless it is renewed, by trio's clock."""
+    lock_expired: bool = False
+    """Whether that time has passed, for other threads; set within a second."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -84,9 +86,9 @@ class Source:
         return trio.current_time() < self.locked_until
 
     @property
-    def paused(self) -> bool:
-        """Whether no message is handed out until `resume`."""
-        return self.assigned.paused
+    def withheld(self) -> bool:
+        """Whether no message may be handed out now, not even one that has crossed to another thread already."""
+        return self.assigned.paused or self.dropped or self.lock_expired
 
     def resume(self) -> None:
         """Hand out messages again."""

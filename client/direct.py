@@ -29,7 +29,7 @@ class DirectDelivery:
     _answer: Callable[[str], None]
 
     @property
-    def paused(self) -> bool:
+    def withheld(self) -> bool:
         """False: such a message belongs to no queue that is read."""
         return False
 

@@ -212,9 +212,9 @@ class HostedConsumer(Hosted[ConsumerHost]):
         with suppress(IndexError):  # another thread has taken the last one
             while found is None and messages:
                 message = messages.popleft()
-                if message.is_current and not message.is_paused:
+                if message.is_current and not message.is_withheld:
                     found = message
-                else:  # paused, or its queue was moved in the meantime, or it comes again as another delivery
+                else:  # withheld, or its queue was moved in the meantime, or it comes again as another delivery
                     unwanted.append(message)
         if unwanted:
             self.host.soon(partial(put_back, unwanted))

@@ -51,6 +51,7 @@ log = get_logger(__name__)
 MESSAGES_PER_GET = 256
 COMMIT_AT_CLOSE_SECONDS, COMMIT_PAUSE_SECONDS = 2.0, 0.1
 """For how long, and after which pauses, the commits of a consumer that closes are repeated; an election takes less."""
+LOOK_AT_LOCKS_SECONDS = 1.0
 LEAVE_SECONDS = COMMIT_AT_CLOSE_SECONDS + 1.0
 """How long a consumer takes to leave its group at most; then it leaves its locks to expire."""
 
@@ -241,7 +242,7 @@ class Consumer(Seeks, Generic[Body]):
     @property
     def paused(self) -> list[MessageQueue]:
         """The queues that are read now and hand out nothing until `resume`, sorted."""
-        return sorted(queue for queue, source in list(self._membership.sources.items()) if source.paused)
+        return sorted(queue for queue, source in list(self._membership.sources.items()) if source.assigned.paused)
 
     def _chosen(self, queues: Iterable[MessageQueue] | None) -> list[Source]:
         if self._closed:
@@ -435,6 +436,7 @@ class Consumer(Seeks, Generic[Body]):
         self._nursery.start_soon(self._commit_forever)
         if self._membership.orderly:
             self._nursery.start_soon(self._membership.renew_locks)
+            self._nursery.start_soon(self._look_at_locks)
 
     async def _check_filters(self) -> None:
         """Ask the brokers of each topic whether they support the filter: one that does not would never send a message."""
@@ -468,6 +470,13 @@ class Consumer(Seeks, Generic[Body]):
                 async with trio.open_nursery() as nursery:
                     for source in sources:
                         nursery.start_soon(self._keeper.unlock, source.queue)
+
+    async def _look_at_locks(self) -> None:
+        """Let loops in other threads, which cannot read trio's clock, notice that a lock has expired."""
+        while True:
+            await trio.sleep(LOOK_AT_LOCKS_SECONDS)
+            for source in self._membership.sources.values():
+                source.lock_expired = not source.is_locked
 
     async def _commit_forever(self) -> None:
         while True:

@@ -67,8 +67,8 @@ class Origin(Protocol):
     def queue(self) -> MessageQueue: ...
 
     @property
-    def paused(self) -> bool:
-        """Whether the application wants no message of it now."""
+    def withheld(self) -> bool:
+        """Whether no message of it may be handed out now; any thread may ask."""
         ...
 
     def ack(self, message: ReceivedMessage[Any]) -> None: ...
@@ -239,9 +239,9 @@ class ReceivedMessage(RecordView[Body]):
         return self.state in (HANDED_OUT, FORGOTTEN)
 
     @property
-    def is_paused(self) -> bool:
-        """Whether the application wants no message of its queue now."""
-        return self._origin.paused
+    def is_withheld(self) -> bool:
+        """Whether no message of its queue may be handed out now: the queue is paused or given up, or its lock has expired."""
+        return self._origin.withheld
 
     @property
     def is_current(self) -> bool:

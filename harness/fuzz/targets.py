@@ -115,7 +115,7 @@ def _json(data: bytes) -> None:
 
 class _Nobody:
     queue = MessageQueue("T", "b", QueueId(0))
-    paused = False
+    withheld = False
 
     def check_open(self) -> None: ...
 

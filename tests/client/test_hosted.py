@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
+import trio
+from trio.testing import MockClock
 
+from ledgermq.client.blocking import BlockingConsumer, BlockingHost
+from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import Closed, Stopped
 from ledgermq.client.hosted import HostedConsumer, HostedIteration
 from ledgermq.client.received import GIVEN_BACK, HANDED_OUT, PulledAnswer, ReceivedMessage
+from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.message.message import MessageQueue
+from ledgermq.remoting.codes import ResponseCode
+from ledgermq.testing.sim.threads import SimLock, SimThread, SimThreadLoop, current_thread
 
+from .fake_cluster import NAMESRV, open_cluster, until
+from .test_consumer import fill
+from .test_orderly import LOCK, consuming, members_changed
 from .test_received import Recorder
 
 
@@ -50,10 +63,10 @@ def test_what_was_moved_meanwhile_is_not_handed_out() -> None:
     assert consumer.fetched_before(5) == messages[3:]
 
 
-def test_what_has_crossed_of_a_paused_queue_is_put_back() -> None:
-    """In its order; it comes again after `resume`."""
+def test_what_has_crossed_of_a_queue_that_hands_out_nothing_is_put_back() -> None:
+    """In its order; of a queue that is paused it comes again after `resume`."""
     origin, consumer, messages = made(3)
-    origin.paused = True
+    origin.withheld = True
 
     assert consumer.at_hand(deque(messages)) is None
     assert origin.retried == [(2, 0), (1, 0), (0, 0)]
@@ -93,3 +106,82 @@ def test_a_block_that_outlives_its_consumer_acknowledges_nothing(monkeypatch: py
         monkeypatch.setattr(Recorder, "check_open", closed)
 
     assert origin.acked == []
+
+
+async def loop_in_threads(consumer: Consumer, handle: Callable[[MessageQueue], None], threads: int = 1) -> None:
+    """Loops of several threads over one consumer, which call `handle` with the queue of each message."""
+    loop = cast("Any", SimThreadLoop(random.Random(0)))
+    shell = BlockingConsumer(BlockingHost(consumer, loop), fetching=cast("Any", SimLock()))
+
+    def run() -> None:
+        for message in shell:
+            handle(message.queue)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(threads):
+            nursery.start_soon(SimThread(run).drive)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_nothing_of_a_queue_that_was_given_away_is_handed_out(autojump_clock: MockClock, orderly: bool) -> None:
+    """Many of its messages have crossed to the application; the next member gets them, and does not wait for them."""
+    revoked: list[MessageQueue] = []
+    handled: list[MessageQueue] = []
+
+    def handle(queue: MessageQueue) -> None:
+        assert queue not in revoked
+        current_thread().sleep(1)
+        handled.append(queue)
+
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        for queue_id in range(2):
+            fill(broker, 100, queue_id=queue_id)
+        options: dict[str, Any] = {"orderly": orderly, "consume_from": ConsumeFrom.FIRST, "world": cluster.world}
+        async with (
+            open_consumer(NAMESRV, "g", "t", instance_name="a", on_revoked=revoked.extend, **options) as one,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(partial(loop_in_threads, one, handle, threads=2))
+            await until(lambda: len(handled) == 6)
+            async with open_consumer(NAMESRV, "g", "t", instance_name="b", **options) as two:
+                members_changed(broker)
+                await until(lambda: bool(revoked), 5)
+                await until(lambda: two.queues == revoked, 25)
+                if orderly:
+                    message = await two.get_one()
+                    assert message is not None
+                    assert message.queue_offset == handled.count(message.queue)
+                before = len(handled)
+                await trio.sleep(10)
+                assert len(handled) >= before + 9, "the other queue goes on"
+                held = sum(source.assigned.held_bytes for source in one.sources.values())
+                assert one.statistics().held_bytes == held
+                nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("how", ["lost", "expired"])
+async def test_a_loop_in_a_thread_ends_with_the_lock_of_its_queue(autojump_clock: MockClock, how: str) -> None:
+    """Another member may have the queue then, so nothing that has crossed before is handed out."""
+    began: list[float] = []
+
+    def handle(_: MessageQueue) -> None:
+        began.append(current_thread().now)
+        current_thread().sleep(2)
+
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        fill(broker, 100)
+        async with consuming(cluster, "a") as consumer, trio.open_nursery() as nursery:
+            nursery.start_soon(loop_in_threads, consumer, handle)
+            await trio.sleep(5)
+            if how == "lost":
+                broker.locks["t", 0] = "another"
+            else:
+                broker.refuse(LOCK, ResponseCode.SYSTEM_ERROR, times=1000)
+            await trio.sleep(90)
+            nursery.cancel_scope.cancel()
+
+    assert max(began) == pytest.approx(20 if how == "lost" else 30, abs=3)

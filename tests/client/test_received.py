@@ -24,7 +24,7 @@ class Recorder:
     queue: MessageQueue = attrs.field(factory=lambda: MessageQueue("t", "b", 0))
     acked: list[int] = attrs.field(factory=list[int])
     retried: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
-    paused: bool = False
+    withheld: bool = False
 
     def check_open(self) -> None:
         """It never closes."""
