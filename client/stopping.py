@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from math import inf
 from types import FrameType
 from typing import Protocol
 
@@ -20,8 +21,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Stoppable(Protocol):
     """A consumer."""
 
-    stopped: bool
-
     def stop(self) -> None: ...
 
 
@@ -35,7 +34,7 @@ async def run_until_signal(consumer: Stoppable, work: Callable[[], Awaitable[Non
     with trio.CancelScope() as scope:
 
         def signalled() -> None:
-            if consumer.stopped:
+            if scope.deadline < inf:  # a signal came before
                 scope.cancel()
             consumer.stop()
             scope.deadline = trio.current_time() + stop_seconds
@@ -71,7 +70,8 @@ def signals_call(function: Callable[[], object]) -> Generator[None]:
         _called.remove(function)
         if not _called:
             for which, handler in _before.items():
-                signal.signal(which, handler)
+                # None stands for a handler that was not installed from Python, which cannot install it again.
+                signal.signal(which, signal.SIG_DFL if handler is None else handler)
 
 
 def _signalled(_: int, __: FrameType | None) -> None:

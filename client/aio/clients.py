@@ -310,7 +310,7 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
         event_loop = self.host.event_loop
 
         def signalled() -> None:
-            if self.stopped:
+            if timers:  # a signal came before
                 work.cancel()
             with suppress(Closed):
                 self.stop()

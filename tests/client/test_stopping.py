@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import Stopped
 from ledgermq.client.received import ReceivedMessage
-from ledgermq.client.stopping import SIGNALS
+from ledgermq.client.stopping import SIGNALS, signals_call
 from ledgermq.client.subscription import ConsumeFrom
 
 from .fake_cluster import NAMESRV, until
@@ -74,6 +74,39 @@ async def test_a_second_signal_ends_at_once(autojump_clock: MockClock) -> None:
         async with consuming(cluster) as consumer:
             await consumer.run(handle)
         assert trio.current_time() - began < 3
+
+
+async def test_the_first_signal_after_a_stop_cancels_no_handler(autojump_clock: MockClock) -> None:
+    """The application has called `stop` before, and its handlers have the same time to finish."""
+    async with filled(1) as (cluster, broker):
+        handled: list[int] = []
+        async with consuming(cluster) as consumer:
+
+            async def handle(message: ReceivedMessage) -> None:
+                consumer.stop()
+                signal.raise_signal(signal.SIGTERM)
+                await trio.sleep(5)
+                handled.append(number(message))
+
+            await consumer.run(handle)
+
+        assert handled == [0]
+        assert broker.offsets["g", "t", 0] == 1
+
+
+def test_a_handler_of_another_language_becomes_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python reports it as None, and cannot install it again."""
+    installed: dict[int, object] = {}
+
+    def install(which: signal.Signals, handler: object) -> None:
+        assert handler is not None
+        installed[which] = handler
+
+    monkeypatch.setattr(signal, "signal", install)
+    with signals_call(lambda: None):
+        assert signal.SIG_DFL not in installed.values()
+
+    assert installed == dict.fromkeys(SIGNALS, signal.SIG_DFL)
 
 
 async def test_a_signal_stops_all_consumers_of_a_process(autojump_clock: MockClock) -> None:

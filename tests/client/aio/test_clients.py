@@ -304,13 +304,14 @@ def test_a_handler_may_fail_after_it_has_acknowledged(cluster: Embedded, topic: 
     run(main)
 
 
-@pytest.mark.parametrize("ending", ["handlers end", "time limit", "second signal", "cancelled"])
+@pytest.mark.parametrize("ending", ["handlers end", "stopped before", "time limit", "second signal", "cancelled"])
 def test_a_signal_ends_a_service(cluster: Embedded, topic: str, run: Callable[[Main], None], ending: str) -> None:
     """Handlers finish what they have, unless they take too long; what the program does at signals otherwise is as before."""
 
     async def main() -> None:
         before = [signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGINT)]
         begun, done = 0, 0
+        cut_off = ending not in ("handlers end", "stopped before")
         service: list[asyncio.Task[None]] = []
         async with (
             producer_of(cluster) as producer,
@@ -322,13 +323,15 @@ def test_a_signal_ends_a_service(cluster: Embedded, topic: str, run: Callable[[M
                 nonlocal begun, done
                 begun += 1
                 if begun == 10:
+                    if ending == "stopped before":
+                        consumer.stop()
                     signal.raise_signal(signal.SIGTERM)
                     await asyncio.sleep(0.1)
                     if ending == "second signal":
                         signal.raise_signal(signal.SIGINT)
                     if ending == "cancelled":
                         service[0].cancel()
-                    if ending != "handlers end":
+                    if cut_off:
                         await asyncio.sleep(PATIENCE_SECONDS)
                 await asyncio.sleep(0.01)
                 done += 1
@@ -339,7 +342,7 @@ def test_a_signal_ends_a_service(cluster: Embedded, topic: str, run: Callable[[M
             await consumer.commit()
             assert consumer.stopped
         assert isinstance(outcome, asyncio.CancelledError) == (ending == "cancelled")
-        assert done == begun - (ending != "handlers end")
+        assert done == begun - cut_off
         assert begun < 20
         assert [signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGINT)] == before
 
