@@ -100,18 +100,18 @@ class PeerRequests:
         return request.response(body=dumps(body))
 
     def consume_directly(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        try:
-            record = decode_record(request.body)
-        except MessageError as error:
-            return request.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
-
         def answer(outcome: str) -> None:
             result = {"order": False, "autoCommit": True, "consumeResult": outcome, "spentTimeMills": 0}
             channel.answer(request.response(body=dumps(result)))
 
         broker_name = request.ext.get("brokerName") or ""
-        origin = DirectDelivery(MessageQueue(record.topic, broker_name, record.queue_id), answer)
-        if self.consumer.consume_directly(split_records(origin, request.body)[0]):
+        try:
+            record = decode_record(request.body)
+            origin = DirectDelivery(MessageQueue(record.topic, broker_name, record.queue_id), answer)
+            message = split_records(origin, request.body)[0]  # it verifies the CRC too
+        except MessageError as error:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        if self.consumer.consume_directly(message):
             return None
         return request.response(ResponseCode.SYSTEM_BUSY, remark="too many messages wait to be consumed directly")
 

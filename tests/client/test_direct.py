@@ -14,7 +14,7 @@ from ledgermq.client.blocking import BlockingConsumer, BlockingHost
 from ledgermq.client.consumer import open_consumer
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.message.json import loads
-from ledgermq.remoting.codes import RequestCode
+from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.server import ServerConnection
 from ledgermq.testing.sim.threads import SimLock, SimThread, SimThreadLoop
@@ -85,3 +85,20 @@ async def test_a_message_that_nobody_has_consumed_directly_is_no_success(autojum
 
         assert seen == ([b"pushed"] if "loop" in way or "handler" in way else [])
         assert loads(answers[0].body)["consumeResult"] == "CR_LATER"
+
+
+async def test_a_damaged_message_is_refused_and_the_connection_goes_on(autojump_clock: MockClock) -> None:
+    """The administrator hears why."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        broker.put("t", 0, b"pushed")
+        damaged = broker.queues["t", 0][0].replace(b"pushed", b"pulled")
+        request = RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, {"brokerName": "b1"}, damaged)
+        async with open_consumer(NAMESRV, "g", "t", world=cluster.world):
+            connection = next(iter(broker.members.values()))
+            answer = await connection.call(request, 5)
+            assert list(broker.members.values()) == [connection]
+
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "is damaged" in (answer.remark or "")
