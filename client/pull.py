@@ -64,6 +64,8 @@ class PullConsumer(Seeks):
     _sources: dict[MessageQueue, Source] = attrs.field(factory=dict[MessageQueue, Source])
     _positions: dict[MessageQueue, int] = attrs.field(factory=dict[MessageQueue, int])
     """The offset behind the last message that `poll` handed out."""
+    _assigning: trio.Lock = attrs.field(factory=trio.Lock)
+    """Calls of `assign` that overlap follow each other: both would find a queue new, or leave the queues of the other."""
     _closed: bool = False
 
     def __repr__(self) -> str:
@@ -88,15 +90,16 @@ class PullConsumer(Seeks):
         """
         wanted = set(check_queues("queues", queues))
         check_expression("expression", check_text("expression", expression))
-        for queue in [queue for queue in self._sources if queue not in wanted]:
-            self._drop(queue)
-        for queue in sorted(wanted - self._sources.keys()):
-            if queue.topic not in self._session.routes.routes:
-                await self.queues(queue.topic)
-            committed = await self.committed(queue)
-            start = await min_offset(self._session, queue) if committed is None else committed
-            self._read(queue, start, Subscription(queue.topic, expression))
-        await self._notify_brokers(expression)
+        async with self._assigning:
+            for queue in [queue for queue in self._sources if queue not in wanted]:
+                self._drop(queue)
+            for queue in sorted(wanted - self._sources.keys()):
+                if queue.topic not in self._session.routes.routes:
+                    await self.queues(queue.topic)
+                committed = await self.committed(queue)
+                start = await min_offset(self._session, queue) if committed is None else committed
+                self._read(queue, start, Subscription(queue.topic, expression))
+            await self._notify_brokers(expression)
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are read, sorted."""

@@ -198,3 +198,25 @@ async def test_all_assigned_queues_have_one_bound(autojump_clock: MockClock) -> 
             while messages := await consumer.poll(100, 1):
                 count += len(messages)
             assert count == 8 * 320
+
+
+async def test_assignments_that_overlap_follow_each_other(autojump_clock: MockClock) -> None:
+    """The queues of the last one are read, each once."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        for queue_id in range(2):
+            fill(broker, 3, queue_id=queue_id)
+        other = MessageQueue("t", "b1", 1)
+        async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+            async with trio.open_nursery() as nursery:
+                for queues in ([other], [QUEUE], [QUEUE]):
+                    nursery.start_soon(consumer.assign, queues)
+                    await trio.lowlevel.checkpoint()
+
+            assert consumer.assignment() == [QUEUE]
+            seen: list[int] = []
+            while messages := await consumer.poll(100, 1):
+                assert {message.queue for message in messages} == {QUEUE}
+                seen += numbers(messages)
+            assert seen == [0, 1, 2]
