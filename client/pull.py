@@ -113,7 +113,8 @@ class PullConsumer(Seeks):
         source.scope.cancel()
         source.assigned.reset(offset)
         self._positions[source.queue] = offset
-        self._start(source)
+        assert source.fetcher is not None
+        self._start(source, source.fetcher.plan)
 
     def unpoll(self, messages: Iterable[ReceivedMessage]) -> None:
         """Seek back before messages that `poll` returned but the application has not seen."""
@@ -215,12 +216,6 @@ class PullConsumer(Seeks):
         assigned = AssignedQueue(queue, start, self._messages_per_queue_max, self._bytes_per_queue_max, all_queues=self._held)
         source = self._sources[queue] = Source(assigned, orderly=False, line=self._line, takes_back=_NoRetries())
         self._positions[queue] = start
-        self._start(source, subscription)
-
-    def _start(self, source: Source, subscription: Subscription | None = None) -> None:
-        if subscription is None:
-            assert source.fetcher is not None
-            subscription = source.fetcher.plan.subscription
         plan = PullPlan(
             self.group,
             subscription,
@@ -231,7 +226,9 @@ class PullConsumer(Seeks):
             read_from=self._read_from,
             on_offset_moved=self._on_offset_moved,
         )
+        self._start(source, plan)
 
+    def _start(self, source: Source, plan: PullPlan) -> None:
         def moved(offset: int) -> None:
             waiting = source.assigned.next_offset > offset  # prefetched messages below `offset` may still be handed out
             source.assigned.move(offset)

@@ -61,16 +61,6 @@ def _ring_position(text: str) -> int:
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
-def by_configuration(own: Iterable[MessageQueue]) -> Strategy:
-    """Allocate the queues `own`, regardless of other members (RocketMQ `CONFIG`)."""
-    chosen = frozenset(own)
-
-    def configured(_: str, queues: Sequence[MessageQueue], __: Sequence[str]) -> list[MessageQueue]:
-        return [queue for queue in queues if queue in chosen]
-
-    return configured
-
-
 STRATEGIES: dict[str, Strategy] = {
     "average": average,
     "circle": average_by_circle,

@@ -25,7 +25,6 @@ from ..message.layout import (
     decode_record,
     properties_of,
     span_of,
-    topic_of,
 )
 from ..message.message import Body, MessageQueue, StoredMessage
 from ..message.properties import KEYS, RETRY_TOPIC, TAGS, UNIQUE_KEY, decode_properties
@@ -205,11 +204,6 @@ class RecordView(Generic[Body]):
     def stored(self) -> StoredMessage:
         """The whole record, decoded; the body is as stored, not decompressed."""
         return decode_record(self._buffer[self._at : self._at + self.size])
-
-    def stored_topic(self) -> str:
-        """The topic in the record, which differs from `topic` for a retried message."""
-        span = span_of(self._buffer, self._at, self._at + self.size)
-        return self.queue.topic if span is None else topic_of(self._buffer, span)
 
     def _host_bits(self) -> int:
         return int(_INT.unpack_from(self._buffer, self._at + SYS_FLAG_AT)[0] & HOST_BITS) >> 4

@@ -49,7 +49,6 @@ from .subscription import Member, heartbeat
 log = get_logger(__name__)
 
 CALL_SECONDS = 3.0
-CONNECT_SECONDS = 3.0
 ROUTE_POLL_SECONDS = 30.0
 HEARTBEAT_SECONDS = 30.0
 HEARTBEATS_MISSED_MAX = 2.5
@@ -143,7 +142,6 @@ class Session:
             on_request=self._answer_peer,
             on_close=self._channel_closed,
             on_connect=self._channel_connected,
-            connect_seconds=CONNECT_SECONDS,
             credentials=self.credentials,
         )
         return channel

@@ -34,6 +34,7 @@ from ..arguments import (
 from ..errors import ClientError, Closed, InvalidArgument, Stopped
 from ..health import CLOSED, Health
 from ..hosted import MESSAGES_PER_TAKE, Client, Hosted, HostedConsumer, HostedIteration, HostedMessage, put_back
+from ..iteration import MESSAGES_PER_TURN
 from ..push_consumer import MESSAGES_PER_GET, message_failed
 from ..received import ReceivedMessage, RecordView, retry_unfinished
 from ..sending import SendResult
@@ -46,9 +47,6 @@ from .sends import Sends
 P = ParamSpec("P")
 T = TypeVar("T")
 Shell = TypeVar("Shell")
-
-MESSAGES_PER_TURN = 64
-"""`async for` lets other tasks run after this many messages, and whenever it has to wait."""
 
 
 def _asked(method: Callable[Concatenate[Client, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:

@@ -12,7 +12,6 @@ from ledgermq.client.rebalance import (
     allocate,
     average,
     average_by_circle,
-    by_configuration,
     consistent_hash,
     strategy_of,
 )
@@ -66,14 +65,6 @@ def test_on_a_ring_a_leaving_member_moves_only_its_own_queues(members: list[str]
         assert set(consistent_hash(member, queues, members)) <= set(consistent_hash(member, queues, left))
 
 
-def test_a_configured_member_reads_its_configured_queues() -> None:
-    """As far as the topic has it, whoever else is there."""
-    queues = queues_of(4)
-    strategy = by_configuration([queues[1], MessageQueue("t", "gone", 0)])
-
-    assert allocate(strategy, "a", queues, ["a", "b"]) == [queues[1]]
-
-
 def test_a_member_that_is_not_listed_gets_nothing() -> None:
     """The others divide everything among themselves."""
     assert allocate(average, "x", queues_of(4), ["a", "b"]) == []
@@ -81,8 +72,6 @@ def test_a_member_that_is_not_listed_gets_nothing() -> None:
 
 def test_a_strategy_is_asked_for_by_its_name_or_given() -> None:
     """A name that nobody knows is refused, and the error lists those that are known."""
-    own = by_configuration([])
-
-    assert (strategy_of("circle"), strategy_of(own)) == (average_by_circle, own)
+    assert (strategy_of("circle"), strategy_of(average)) == (average_by_circle, average)
     with pytest.raises(InvalidArgument, match="average, circle, consistent_hash or a function"):
         strategy_of("random")

@@ -83,7 +83,7 @@ def test_views_show_what_decoding_shows(parts: list[tuple[bytes, bytes, bytes, i
         assert (message.physical_offset, message.reconsume_times) == (stored.physical_offset, stored.reconsume_times)
         assert (message.properties, message.tag, message.message_id) == (stored.properties, "a", "U")
         assert message.offset_message_id == stored.message_id
-        assert message.topic == message.stored_topic() == "t"
+        assert message.topic == message.stored().topic == "t"
 
 
 @given(st.data())
@@ -133,7 +133,7 @@ def test_a_retried_message_keeps_its_topic() -> None:
     """It is read from the retry topic and shows where it was sent."""
     (message,) = split_records(Recorder(), record(0, properties={"RETRY_TOPIC": "orders", "KEYS": "a b"}, times=2))
 
-    assert (message.topic, message.stored_topic(), message.reconsume_times) == ("orders", "t", 2)
+    assert (message.topic, message.stored().topic, message.reconsume_times) == ("orders", "t", 2)
     assert message.keys == ["a", "b"]
     assert message.message_id == decode_record(record(0, properties={"RETRY_TOPIC": "orders", "KEYS": "a b"})).message_id
     assert "offset 0" in repr(message)
