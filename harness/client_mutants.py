@@ -13,7 +13,7 @@ from ledgermq.broker.locks import QueueLocks
 from ledgermq.client import blocking, consumer, producer
 from ledgermq.client.assigned import AssignedQueue
 from ledgermq.client.consumer import Consumer
-from ledgermq.client.delivery import Line
+from ledgermq.client.delivery import Line, Source
 from ledgermq.client.iteration import Iteration
 from ledgermq.client.name_servers import NameServers
 from ledgermq.client.offsets import BrokerOffsets, LocalOffsets
@@ -189,6 +189,19 @@ def _acknowledge_what_an_interrupted_thread_never_saw(_: Any) -> Callable[[Any],
     return put_back
 
 
+def _hand_out_what_was_given_away(_: Any) -> property:
+    return property(lambda self: self.assigned.paused)
+
+
+def _count_a_queue_that_was_given_away(original: Any) -> Callable[[Any], None]:
+    def stop(self: Any) -> None:
+        held = self.held_bytes
+        original(self)
+        self.all_queues.held += held
+
+    return stop
+
+
 def end_a_reset_with_the_first_who_follows(original: Any) -> Callable[..., None]:
     def follow(self: Any, group: str, topic: str, queue_id: int, client: Any, now: float) -> None:
         original(self, group, topic, queue_id, client, now)
@@ -206,6 +219,7 @@ CLIENT_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], 
     ("forget the owners of queues on restart", QueueLocks, "load", _forget_locks_on_restart, ("ordered",)),
     ("acknowledge a block that failed", consumer, "give_back_unfinished", _acknowledge_a_block_that_failed, ("concurrent",)),
     ("redeliver behind what comes next", AssignedQueue, "redeliver_in_order", _redeliver_behind_others, ORDERED),
+    ("count a queue that was given away", AssignedQueue, "stop", _count_a_queue_that_was_given_away, ("concurrent",)),
 )
 """Name, class, attribute, the function that makes the faulty replacement from the original, and the workloads that find it."""
 
@@ -232,5 +246,6 @@ WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ..
         _acknowledge_what_an_interrupted_thread_never_saw,
         ("blocking",),
     ),
+    ("hand out what was given away", Source, "withheld", _hand_out_what_was_given_away, ("blocking",)),
 )
 """The same fields, for bugs that must be found while name servers and networks fail too."""

@@ -88,6 +88,8 @@ class Members(Workload):
     _found: list[str] = attrs.field(factory=list[str])
     _consumers: list[Consumer] = attrs.field(factory=list[Consumer])
     """The members that are open."""
+    _revoked: dict[str, set[MessageQueue]] = attrs.field(factory=dict[str, set[MessageQueue]])
+    """By member, the queues of which it must hand out nothing."""
     _copied: dict[str, dict[int, int]] = attrs.field(factory=dict[str, dict[int, int]])
     """The group's offsets on each slave, as they were when it ran last."""
 
@@ -143,6 +145,8 @@ class Members(Workload):
         host = scene.client_hosts[-1]
         while True:
             opened += 1
+            name = f"{self.name}-{number}.{opened}"
+            revoked = self._revoked[name] = set[MessageQueue]()
             seconds = scene.life_seconds * scene.rng.uniform(0.3, 2.0) if style.leaves and not scene.healed else float("inf")
             try:
                 async with open_consumer(
@@ -154,9 +158,10 @@ class Members(Workload):
                     consume_from=ConsumeFrom.FIRST,
                     messages_per_queue_max=style.messages_per_queue_max,
                     bytes_max=style.bytes_max,
+                    on_assigned=revoked.difference_update,
+                    on_revoked=revoked.update,
                     world=world,
                 ) as consumer:
-                    name = f"{self.name}-{number}.{opened}"
                     self._consumers.append(consumer)
                     try:
                         with trio.move_on_after(seconds):
@@ -165,9 +170,9 @@ class Members(Workload):
                         self._consumers.remove(consumer)
                     scene.note(f"{name} leaves")
             except HandlerFailed:
-                scene.note(f"{self.name}-{number}.{opened} fails")
+                scene.note(f"{name} fails")
             except ClientError as error:
-                scene.note(f"{self.name}-{number}.{opened}: {type(error).__name__}")
+                scene.note(f"{name}: {type(error).__name__}")
             await trio.sleep(scene.life_seconds * scene.rng.random() * 0.1)
 
     async def _be(self, consumer: Consumer, member: str, host: str) -> None:
@@ -305,6 +310,8 @@ class Members(Workload):
 
     def _begin(self, message: RecordView, member: str, now: float) -> Handling:
         queue = (message.queue.topic, int(message.queue.queue_id))
+        if message.queue in self._revoked[member] and self._style.take not in ("get_many", "block"):
+            self._found.append(f"{member} was given {queue}@{message.queue_offset} after `on_revoked` of its queue")
         handling = Handling(
             self.group,
             member,
@@ -332,9 +339,18 @@ class Members(Workload):
     async def _look_at_commits(self) -> None:
         while True:
             await trio.sleep(LOOK_SECONDS)
+            self._look_at_memory()
             broker = self.scene.serving
             if broker is not None:
                 self._look(broker)
+
+    def _look_at_memory(self) -> None:
+        """Whatever has become of other queues, a consumer counts the memory of those that it reads."""
+        for consumer in self._consumers:
+            held = sum(source.assigned.held_bytes for source in consumer.sources.values())
+            counted = consumer.statistics().held_bytes
+            if counted != held:
+                self._found.append(f"{consumer!r} counts {counted} bytes, and its queues hold {held}")
 
     def started(self, node: Node, broker: Broker) -> None:
         if self.scene.is_master(node):
