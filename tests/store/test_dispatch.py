@@ -224,6 +224,7 @@ async def test_a_part_of_an_append_that_reaches_into_the_next_segment_is_not_ski
     async with small_store(tmp_path) as store:
         log = store.log
         assert isinstance(log, LocalCommitLog)
+        before = 0
         for _ in range(100):
             before = log.max_offset
             store.put([incoming(b"x" * 500) for _ in range(5)])

@@ -43,19 +43,6 @@ def test_bytes_arrive_whole_and_in_order_however_they_are_cut() -> None:
     seeded_run(main, seed=1)
 
 
-def test_connecting_that_is_cancelled_leaves_no_connection_open() -> None:
-    async def main() -> None:
-        fabric = SimFabric(delay_seconds=(1.0, 1.0))
-        await fabric.machine(B).open_listeners(B, SERVER.port)
-        for seconds in (0.5, 1.5):
-            with trio.move_on_after(seconds) as scope:
-                await fabric.machine(A).open_stream(SERVER)
-            assert scope.cancelled_caught
-            assert not [each for each in fabric.left_open(A) if each.startswith("connection")]
-
-    seeded_run(main, seed=1)
-
-
 def test_both_ends_know_each_other() -> None:
     async def main() -> None:
         fabric = SimFabric()
