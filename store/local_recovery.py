@@ -21,6 +21,7 @@ from ..message.layout import (
     DerivedParts,
     body_size_of,
     check_record,
+    is_part_of_record,
     span_of,
 )
 from ..world.events import get_logger
@@ -182,16 +183,8 @@ def whole_until(segments: Segments, start: int, end: int, *, raw: bool) -> int:
             position = segment.start + segment.size
         elif span is not None:
             position += span.size
-        elif raw and _is_beginning(segment.view[at:stop]) and segment.start + stop == end:
+        elif raw and segment.start + stop == end and is_part_of_record(segment.view[at:stop], position, segment.size - at):
             return position
         else:
             raise OSError(errno.EIO, f"unsynced record at {position} reads back damaged")
     return end
-
-
-def _is_beginning(view: memoryview) -> bool:
-    """Whether these bytes may be the beginning of a longer record or of a filler."""
-    if len(view) < BLANK.size:
-        return True
-    size, magic = BLANK.codec.unpack_from(view)
-    return magic in (MAGIC_V1, MAGIC_V2) and size > len(view)
