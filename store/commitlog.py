@@ -249,7 +249,7 @@ class CommitLog(Protocol):
 
         Raises:
             NotWritable: other nodes decide what is truncated. Nothing was dropped.
-            OSError: the disk refused; the log accepts no appends until it is reopened.
+            OSError: the disk refused. The log ends where the cut has come to, and accepts no appends until that is synced.
         """
         ...
 

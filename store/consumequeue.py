@@ -89,9 +89,8 @@ class ConsumeQueue:
             self.max_offset = queue_offset + 1
             self.physical_end = physical_offset + size
             return True
-        if physical_offset + size <= self.physical_end or queue_offset < self.max_offset:
-            return False
-        if self._is_impossible(queue_offset, physical_offset):
+        is_known = physical_offset + size <= self.physical_end or queue_offset < self.max_offset
+        if is_known or self._is_impossible(queue_offset, physical_offset):
             return False
         if not self._skip_to(queue_offset):
             return None
@@ -352,10 +351,11 @@ class ConsumeQueue:
         self._low = -1, 0
         while self.ends and self.ends[-1].physical_end > physical_offset:
             self.ends.pop()
-        first = self._first_unit_at(physical_offset)
-        if first * UNIT_SIZE < self.segments.max_offset:
-            self.segments.truncate(first * UNIT_SIZE)
-        self._end_at_last_unit()
+        try:
+            if (first := self._first_unit_at(physical_offset) * UNIT_SIZE) < self.segments.max_offset:
+                self.segments.truncate(first)
+        finally:
+            self._end_at_last_unit()
 
     def _first_unit_at(self, physical_offset: int) -> int:
         """The first written unit whose record is at or behind `physical_offset`; the end of the queue if there is none."""

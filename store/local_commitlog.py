@@ -76,8 +76,8 @@ class LocalCommitLog:
     """On a slave: the offset up to which its master lets consumers read, at most `max_offset`. The master may still lose the
     bytes behind it in a power cut, and then reuse their offsets. None if no other node sets a limit."""
     _withdrawn_end: int | None = None
-    """Failed appends have written bytes between the end of the log and this position; None if none, or once zeros in their
-    place have been synced."""
+    """Failed appends and cuts have left bytes between the end of the log and this position; None if none, or once zeros in
+    their place have been synced."""
     _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
     """Segments that a failed append has created, until they are removed."""
     _removal_unsynced: bool = True
@@ -250,8 +250,27 @@ class LocalCommitLog:
     async def truncate(self, offset: int) -> None:
         async with self._sync_lock:
             self._pending.fail(PutStatus.UNKNOWN_ERROR)
+            self._cut(offset)
+
+    def _cut(self, offset: int) -> None:
+        """Drop what is at or behind `offset`.
+
+        Raises:
+            OSError: the disk refused. The log ends where its files do now, and accepts no appends until `heal`.
+        """
+        holder = self.segments.find(offset)
+        room_end = holder.start + holder.size if holder is not None else offset
+        cleared = min(max(self.max_offset, self._withdrawn_end or 0), room_end)
+        try:
             self.segments.truncate(offset)
-            self.max_offset = self.segments.max_offset
+        except OSError:
+            if self.segments.max_offset == offset:
+                self._withdrawn_end = cleared
+            self.failure = self.failure or f"what is being cut behind {offset} is not removed from the disk yet"
+            self._wake.set()
+            raise
+        finally:
+            self.max_offset = min(self.max_offset, self.segments.max_offset)
             self.flushed_offset = min(self.flushed_offset, self.max_offset)
 
     async def clear(self) -> None:
@@ -431,8 +450,8 @@ class LocalCommitLog:
                 read_back = partial(local_recovery.whole_until, self.segments, start, end, raw=self._raw)
                 whole = max(await self._workers.run(read_back), start)
                 if whole < end:
-                    self.segments.truncate(whole)
-                    self.max_offset = end = whole
+                    self._cut(whole)
+                    end = whole
                 if self._withdrawn_end is not None:
                     self._clear_withdrawn(self._withdrawn_end)
                 await self._workers.run(self.rewrite, start, end)

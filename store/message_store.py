@@ -65,25 +65,41 @@ class MessageStore(PutSide, ReadSide):
         """Drop every record at or behind `offset`, from the log and from the queues: the master does not have it.
 
         Raises:
-            OSError: the disk refused; the next start finds out what is left.
+            OSError: the disk refused. Log and queues end where the cut has come to.
         Cancellation: not interrupted. A cut that was begun only would prevent all marks until the next one.
         """
         with trio.CancelScope(shield=True):
             await self.begin_cut()
-            await self.log.truncate(offset)
+            try:
+                await self.log.truncate(offset)
+            finally:  # what a cut that failed has dropped comes again, and is derived again
+                self._cut_derived(max(offset, self.log.max_offset))
+
+    def _cut_derived(self, offset: int) -> None:
+        """Drop what was derived from records at or behind `offset`.
+
+        Raises:
+            OSError: the disk refused the cut of some queues, or that of the index. No mark is written before the next cut.
+        """
         self.dispatcher.cut(offset)
-        if self.index is not None:
-            self.index.cut(offset)
         ends: dict[tuple[str, int], int] = {}
+        failures: list[OSError] = []
         for key, queue in self.queues.table.items():
             if queue.last_mention > offset:
-                queue.truncate(offset)
+                try:
+                    queue.truncate(offset)
+                except OSError as error:
+                    failures.append(error)
                 ends[key] = self.next_offsets[key] = queue.max_offset
                 self.file_ends.pop(key, None)
         self.events.cut(offset)
-        self._end_cut()
         for notify in self.on_queues_cut:
             notify(ends)
+        if self.index is not None:
+            self.index.cut(offset)
+        if failures:
+            raise failures[0]
+        self._end_cut()
 
     async def clear(self) -> None:
         """Drop every record; the log begins anew with the next raw bytes.

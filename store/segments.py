@@ -86,10 +86,14 @@ class Segment:
             return size_max
 
     def cut(self, position: int) -> None:
-        """Make everything from `position` inside the file read as zeros, synced."""
+        """End at `position` inside the file, and make everything behind it read as zeros, synced.
+
+        Raises:
+            OSError: the file ends there, but some of what follows may not be zeros, on the medium at least.
+        """
+        self.wrote = position
         self.file.clear(position)
         self.file.sync()
-        self.wrote = position
 
     def exchange(self, file: DiskFile) -> None:
         """Read and write `file` from now on, which has the same bytes; readers in other threads see one of both."""
@@ -309,7 +313,11 @@ class Segments:
         shared.close()
 
     def truncate(self, offset: int) -> None:
-        """Cut the run at `offset`: later files are deleted, and the one that holds it reads as zeros from there on."""
+        """Cut the run at `offset`: later files are deleted, and the one that holds it reads as zeros from there on.
+
+        Raises:
+            OSError: the disk refused. `max_offset` says how far the cut has come; see `Segment.cut`.
+        """
         while self.files and self.files[-1].start >= offset and len(self.files) > 1:
             self.remove(self.files[-1])
         if self.files:

@@ -14,11 +14,11 @@ from ledgermq.message.properties import KEYS, encode_properties
 from ledgermq.store.checkpoint import Checkpoint
 from ledgermq.store.checkpointing import CheckpointKeeper
 from ledgermq.store.consumequeue import ConsumeQueue
+from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.recovery_mark import RecoveryMark
-from ledgermq.store.segments import Segments
 from ledgermq.testing.logs import capture_logs
-from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.disk import SimDisk, SimDiskFile
 from ledgermq.world.slices import in_slices
 
 from ..turns import counted
@@ -215,7 +215,7 @@ async def test_marks_are_written_after_a_mark_could_not_be_erased(tmp_path: Path
 async def test_no_mark_is_written_while_log_and_queues_differ_although_a_second_cut_fails_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one has failed in its middle, so that the log may have lost what queues still have."""
+    """The first one could not cut a queue, so that it still has what the log has lost."""
     async with small_store(tmp_path, disk=SimDisk(), flush_interval_consume_queue=3_600_000) as store:
         keeper = store.checkpoints
         assert isinstance(keeper, CheckpointKeeper)
@@ -225,7 +225,7 @@ async def test_no_mark_is_written_while_log_and_queues_differ_although_a_second_
         def refuse(*_: object, **__: object) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
-        for owner, name in ((Segments, "truncate"), (Checkpoint, "forget")):
+        for owner, name in ((ConsumeQueue, "truncate"), (Checkpoint, "forget")):
             with monkeypatch.context() as patched:
                 patched.setattr(owner, name, refuse)
                 with pytest.raises(OSError, match="Input/output"):
@@ -233,3 +233,30 @@ async def test_no_mark_is_written_while_log_and_queues_differ_although_a_second_
 
         await keeper.save()
         assert RecoveryMark.decode(keeper.checkpoint.mark) is None
+
+
+async def test_log_and_queues_agree_after_a_cut_whose_sync_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise what the master sends in place of the dropped records is never derived."""
+    async with small_store(tmp_path, disk=SimDisk(), flush_interval_consume_queue=3_600_000) as store:
+        keeper = store.checkpoints
+        assert isinstance(keeper, CheckpointKeeper)
+        *_, last = store.put([incoming() for _ in range(3)]).physical_offsets
+        derive_all(store)
+        sync = SimDiskFile.sync
+
+        def fail_at_the_log(file: SimDiskFile) -> None:
+            if "commitlog" in file.path:
+                raise OSError(errno.EIO, "Input/output error")
+            sync(file)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SimDiskFile, "sync", fail_at_the_log)
+            with pytest.raises(OSError, match="Input/output"):
+                await store.cut(last)
+
+        assert store.log.max_offset == store.dispatcher.dispatched_offset == last
+        assert store.max_offset("TopicTest", 1) == 2
+        assert isinstance(store.log, LocalCommitLog)
+        await store.log.heal()
+        await keeper.save()
+        assert RecoveryMark.decode(keeper.checkpoint.mark) is not None

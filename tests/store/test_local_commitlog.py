@@ -154,6 +154,58 @@ async def test_a_slave_whose_last_file_was_removed_by_a_cut_that_failed_then_goe
     assert slave.max_offset == 8192 + 2 * size
 
 
+@pytest.mark.parametrize("fault", ["sync_error", "write_error"])
+async def test_a_slave_goes_on_although_the_disk_failed_once_more_while_a_part_of_a_record_was_dropped(fault: str) -> None:
+    """The cut has made zeros of some of the part, so it cannot be told from damage when the slave heals the next time."""
+    sent, size = _records_of_a_master(4)
+    disk = SimDisk()
+    slave = _log_of(disk)
+    slave.append_raw(0, sent[: size + size // 2])
+    disk.faults.sync_error = 1.0
+    await slave.flush()
+    disk.faults.calm()
+    setattr(disk.faults, fault, 1.0)
+    await slave.heal()
+    assert slave.failure is not None
+    assert slave.max_offset == size
+    disk.faults.calm()
+
+    await slave.heal()
+
+    assert slave.failure is None
+    assert slave.max_offset == slave.flushed_offset == size
+    slave.append_raw(size, sent[size : 2 * size])
+    await slave.flush()
+    for seed in range(20):
+        assert disk.power_cut(seed).open(f"log/{0:020}").read(0, 8192) == sent[: 2 * size].ljust(8192, b"\0")
+
+
+@pytest.mark.parametrize("fault", ["sync_error", "write_error"])
+async def test_a_cut_that_the_disk_refused_half_way_is_finished_before_anything_is_appended(fault: str) -> None:
+    """Otherwise a power cut could bring back what was cut, between the sectors of what was appended in its place."""
+    sent, size = _records_of_a_master(30)
+    disk = SimDisk()
+    slave = _log_of(disk)
+    slave.append_raw(0, sent[:8192])
+    slave.append_raw(8192, sent[8192 : 8192 + 2 * size])
+    await slave.flush()
+    setattr(disk.faults, fault, 1.0)
+    with pytest.raises(OSError, match="Input/output"):
+        await slave.truncate(3 * size)
+    assert slave.max_offset == slave.flushed_offset == 3 * size
+    with pytest.raises(NotWritable, match="not removed"):
+        slave.append_raw(3 * size, b"other bytes")
+    disk.faults.calm()
+
+    await slave.heal()
+
+    slave.append_raw(3 * size, b"other bytes")
+    await slave.flush()
+    kept = sent[: 3 * size] + b"other bytes"
+    for seed in range(20):
+        assert disk.power_cut(seed).open(f"log/{0:020}").read(0, 8192) == kept.ljust(8192, b"\0")
+
+
 async def test_a_slave_with_a_damaged_record_takes_nothing() -> None:
     """A record that is there in full and does not hold is no part of a record that is still to come."""
     sent, size = _records_of_a_master(2)
