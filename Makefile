@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SIM_SEEDS ?= 200
 FUZZ_SECONDS ?= 60
-# How many processes run the tests: one more than cores (tests/scheduling.py); 0 runs all of them in one, as a debugger needs it.
+# How many processes run the tests: two for each core (tests/scheduling.py); 0 runs all of them in one, as a debugger needs it.
 TEST_PROCESSES ?= auto
 # `--again` repeats failed tests of processes and sockets, alone, and names those that pass then (tests/real_world.py).
 TEST_OPTIONS ?=
@@ -58,9 +58,9 @@ demo: .venv/ready-to-run  ## a message goes round; then a job on Spark over the 
 test: .venv/ready  ## the tests that need nothing but Python, those of the jobs on Spark among them
 	$(BIN)/python -m pytest tests --ignore=tests/interop -m "not slow" -q --numprocesses $(TEST_PROCESSES) --dist loadfile --durations 15 $(TEST_OPTIONS)
 
-orders: .venv/ready  ## the tests on virtual time, with three other orders of their tasks
+orders: .venv/ready  ## the tests on virtual time, with three other orders of their tasks, and those that draw examples with others
 	set -e; for order in 1 2 3; do \
-	  $(BIN)/python -m pytest tests -m "virtual and not slow" -q --order $$order --numprocesses $(TEST_PROCESSES) --dist loadfile; done
+	  $(BIN)/python -m pytest tests -m "(virtual or hypothesis) and not slow" -q --order $$order --numprocesses $(TEST_PROCESSES) --dist loadfile; done
 
 check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/ruff format --check .

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -23,20 +23,21 @@ from ledgermq.world.self_signed import self_signed
 from .real_world import RealWorld
 from .scheduling import FileScheduling, processes, rank_of
 
-# A busy machine must not turn a slow example into a failure: hangs are found by the limits of the tests themselves.
-settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("shared machine")
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--rewrite` writes the traces of text scenarios anew; `--order`: see `in_order`; `--again`: see `real_world.py`."""
     parser.addoption("--rewrite", action="store_true", help="write the expected traces of text scenarios anew")
-    parser.addoption("--order", type=int, default=0, help="run tests on virtual time with another order of their tasks")
+    parser.addoption("--order", type=int, default=0, help="run tests with other examples and, on virtual time, orders of tasks")
     parser.addoption("--again", action="store_true", help="run failed tests of processes and sockets once more, alone")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(RealWorld())
+    # A busy machine must not turn a slow example into a failure: hangs are found by the limits of the tests themselves. The
+    # examples are the same in every run, so that a commit gets one verdict, and others with `--order`.
+    derandomize = config.option.order == 0
+    settings.register_profile("ours", deadline=None, derandomize=derandomize, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("ours")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,8 +59,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "autojump_clock" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.virtual)
             item.add_marker(pytest.mark.trio(run=in_order(order, item.nodeid)))
+    for item in later_seeds(items):
+        item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+def later_seeds(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """The items that differ from an earlier one in their `seed` only: a test runs with its first seed every time."""
+    seen: set[object] = set()
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "seed" in item.callspec.params:
+            others = tuple((name, repr(value)) for name, value in item.callspec.params.items() if name != "seed")
+            case = (item.function, others)
+            if case in seen:
+                yield item
+            seen.add(case)
 
 
 def in_order(order: int, test: str) -> Callable[..., None]:

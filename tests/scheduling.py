@@ -44,8 +44,8 @@ LONGEST_FIRST = (
 
 
 def processes() -> int:
-    """One process more than there are cores, because tests wait for servers and disks for a third of their time."""
-    return (os.cpu_count() or 1) + 1
+    """Twice as many processes as there are cores, because tests wait for servers and disks for a third of their time."""
+    return 2 * (os.cpu_count() or 1)
 
 
 def scope_of(nodeid: str) -> str:

@@ -150,7 +150,7 @@ async def all_of(namesrv: str, group: str, count: int, world: World) -> set[int]
     return found
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
+@pytest.mark.parametrize("seed", range(6))
 def test_a_fork_has_what_was_acknowledged_at_a_drawn_moment(seed: int) -> None:
     """Every message is there, the group skips none, and nothing of later is there; with or without a moment between points."""
 
@@ -186,7 +186,7 @@ async def check_fork(scene: Scene, number: int, done: Restored, moment: int) -> 
     assert not read_on & later
 
 
-@pytest.mark.parametrize(("seed", "older"), [(0, False), (3, True), pytest.param(1, False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("seed", "older"), [(0, False), (3, True), (1, False)])
 def test_a_node_of_a_group_is_restored_as_a_group_and_as_a_classic_store(seed: int, *, older: bool) -> None:
     """A group of its own, with all tables, of which it is the only voter; from it a classic store as from any last voter."""
 

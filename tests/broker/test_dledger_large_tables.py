@@ -169,7 +169,7 @@ def test_tables_are_stated_once_until_the_statement_itself_expires(appends: Call
     assert appends.most <= 2, "one record of a statement, and the ends of queues"
 
 
-@pytest.mark.parametrize("records", [1, 5, 9])
+@pytest.mark.parametrize("records", [1, *(pytest.param(more, marks=pytest.mark.slow) for more in (5, 9))])
 def test_a_statement_that_its_leader_did_not_complete_counts_for_nothing(records: int) -> None:
     """The next leader, whose log begins behind the commits too, states all; a node without a disk gets every offset."""
 

@@ -206,7 +206,7 @@ async def is_refused(machine: Machine) -> bool:
         return True
 
 
-@pytest.mark.parametrize("way", ["the call fails", "the power fails"])
+@pytest.mark.parametrize("way", [pytest.param("the call fails", marks=pytest.mark.slow), "the power fails"])
 def test_a_copy_that_fails_at_any_call_is_refused_or_whole(way: str) -> None:
     """The original stays as it was, no broker opens a part of the copy, and the next attempt succeeds."""
 

@@ -334,8 +334,16 @@ async def test_a_refused_registration_is_no_registration(tmp_path: Path) -> None
     assert "broker_registered" not in events
 
 
-@pytest.mark.parametrize("field", ["masterAddr", "haServerAddr"])
-@pytest.mark.parametrize("text", ["garbage", "a..b:1", "h:99999", "h:1;x"])
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("masterAddr", "garbage"),
+        ("masterAddr", "a..b:1"),
+        ("masterAddr", "h:99999"),
+        ("masterAddr", "h:1;x"),
+        ("haServerAddr", "h"),
+    ],
+)
 async def test_a_slave_refuses_an_address_that_is_none(tmp_path: Path, field: str, text: str) -> None:
     """It is logged, the slave runs on, and the next answer may name a better one."""
     answer = {"masterAddr": "127.0.0.1:1", "haServerAddr": "127.0.0.1:2", field: text}

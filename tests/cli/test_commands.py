@@ -155,7 +155,9 @@ def test_lines_that_cannot_be_stored_leave_the_others_alone(namesrv: str, ledger
     assert sorted(lines_of(ledgermq("consume", "Mixed", "--from-beginning"))) == ["fifth", "first", "second"]
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-")), "<&- >&- 2>&-"]
+)
 def test_closed_standard_streams_are_nobody_s(namesrv: str, ledgermq: Run, closed: str) -> None:
     """No traceback, and no socket in their place that somebody prints into."""
     ledgermq("send", "Closed", "body")

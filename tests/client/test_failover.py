@@ -105,6 +105,7 @@ async def slave_has_all(admin: Admin, master: ServerProcess, slave: ServerProces
             await trio.sleep(0.1)
 
 
+@pytest.mark.slow
 async def test_reading_goes_on_from_the_slave_and_comes_back(tmp_path: Path) -> None:
     """While the master is dead old and new consumers read its slave; once it is back they need the slave no more."""
     async with open_pair(tmp_path) as (place, master, slave, admin, producer):

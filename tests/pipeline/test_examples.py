@@ -42,6 +42,7 @@ class Shared:
         pass
 
 
+@pytest.mark.slow
 def test_the_examples_do_what_they_say(
     spark: SparkSession,
     broker: Embedded,

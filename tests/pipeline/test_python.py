@@ -57,6 +57,7 @@ def test_python_itself_is_started_if_no_script_can_be_kept(monkeypatch: pytest.M
     assert python_for_workers({}) == sys.executable
 
 
+@pytest.mark.slow
 def test_no_worker_imports_pyspark_from_its_archive(spark: SparkSession) -> None:
     """Neither those that find a source and plan a read, nor those of a source that was registered or of a task."""
     context: Any = spark.sparkContext

@@ -76,8 +76,10 @@ def test_a_batch_that_is_run_again_writes_nothing_twice(spark: SparkSession, bro
         ("select 'x' body, 1 price", {"topic": "T"}, "append", "'price' that no message has"),
         ("select 'x' body", {"topic": "T"}, "overwrite", "cannot be replaced"),
         ("select 'x' body", {"topic": "T", "sendBatchByte": "1"}, "append", "did you mean 'sendBatchBytes'"),
-        ("select 'x' body", {"topic": "nowhere"}, "append", "the topic 'nowhere' does not exist"),
-        ("select cast(null as string) body", {"topic": "T"}, "append", "null body"),
+        pytest.param(
+            "select 'x' body", {"topic": "nowhere"}, "append", "the topic 'nowhere' does not exist", marks=pytest.mark.slow
+        ),
+        pytest.param("select cast(null as string) body", {"topic": "T"}, "append", "null body", marks=pytest.mark.slow),
         ("select repeat('x', 100) body", {"topic": "T", "maxMessageBytes": "99"}, "append", "100 bytes, 99 are allowed"),
     ],
 )
@@ -138,6 +140,7 @@ def test_a_second_batch_job_with_the_checkpoint_of_the_first_is_refused(
     assert all_bodies(broker.namesrv, "batch-jobs") == numbered(range(30))
 
 
+@pytest.mark.slow
 def test_a_job_that_still_runs_keeps_others_from_its_checkpoint(spark: SparkSession, broker: Embedded, tmp_path: Path) -> None:
     """Rows of both would count as one job's. A job that failed, or whose driver is gone, may be started again."""
     create_topic(broker.namesrv, "running-jobs", 2)

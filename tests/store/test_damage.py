@@ -44,7 +44,6 @@ KINDS = {
     "queuePlaces.json": f"{ROOT}/queuePlaces.json",
 }
 PLACES = {"first": 0, "middle": None, "last": -1}
-ENDS = ("clean", "kill", "power")
 DAMAGES = ("removed", "emptied", "truncated", "older copy", "corrupted")
 
 
@@ -148,7 +147,7 @@ def found_in(store: MessageStore) -> tuple[list[int], list[int]]:
     return by_offset, by_key
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ["clean", "power", pytest.param("kill", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", KINDS)

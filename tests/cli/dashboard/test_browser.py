@@ -59,6 +59,7 @@ def visited(browser: Browser, start: Start, namesrv: str, *options: str) -> Gene
     assert complaints == []
 
 
+@pytest.mark.slow
 def test_the_page_follows_the_cluster_by_itself(browser: Browser, start: Start, group: StartedEmbedded) -> None:
     """A node that dies is seen without a click; and again when it is back."""
     with visited(browser, start, group.namesrv) as page:
@@ -75,6 +76,7 @@ def test_the_page_follows_the_cluster_by_itself(browser: Browser, start: Start, 
         expect(picture).not_to_have_attribute("aria-label", re.compile("not connected"), timeout=PATIENCE_MS)
 
 
+@pytest.mark.slow
 def test_a_lagging_group_is_found(browser: Browser, start: Start, group: StartedEmbedded) -> None:
     with visited(browser, start, group.namesrv) as page:
         page.get_by_role("link", name="Groups").click()
@@ -110,6 +112,7 @@ def test_hostile_bodies_run_no_script(browser: Browser, start: Start, group: Sta
         assert dialogs == []
 
 
+@pytest.mark.slow
 def test_dead_letters_are_handed_out_again(browser: Browser, start: Start) -> None:
     with start_embedded() as cluster, visited(browser, start, cluster.namesrv, "--allow-changes") as page:
         trio.run(fill, cluster.namesrv)
@@ -124,6 +127,7 @@ def test_dead_letters_are_handed_out_again(browser: Browser, start: Start) -> No
         assert page.get_by_text("handed out again", exact=True).count() == 1
 
 
+@pytest.mark.slow
 def test_leadership_is_handed_over(browser: Browser, start: Start, group: StartedEmbedded) -> None:
     with visited(browser, start, group.namesrv, "--allow-changes") as page:
         page.get_by_role("link", name="broker-a").click()
@@ -162,6 +166,7 @@ def test_who_may_only_look_finds_nothing_to_change(browser: Browser, start: Star
         assert page.get_by_role("button").count() == 0
 
 
+@pytest.mark.slow
 def test_what_was_opened_stays_open_while_the_page_follows(browser: Browser, start: Start, group: StartedEmbedded) -> None:
     with visited(browser, start, group.namesrv) as page:
         page.goto("/broker?broker=broker-a")
@@ -175,6 +180,7 @@ def test_what_was_opened_stays_open_while_the_page_follows(browser: Browser, sta
         expect(version).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_password_lets_in(browser: Browser, start: Start, group: StartedEmbedded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEDGERMQ_DASHBOARD_PASSWORD", "correct horse battery")
     with visited(browser, start, group.namesrv) as page:

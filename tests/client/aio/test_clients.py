@@ -304,7 +304,14 @@ def test_a_handler_may_fail_after_it_has_acknowledged(cluster: Embedded, topic: 
     run(main)
 
 
-@pytest.mark.parametrize("ending", ["handlers end", "stopped before", "time limit", "second signal", "cancelled"])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "handlers end",
+        *(pytest.param(e, marks=pytest.mark.slow) for e in ("stopped before", "time limit", "second signal")),
+        "cancelled",
+    ],
+)
 def test_a_signal_ends_a_service(cluster: Embedded, topic: str, run: Callable[[Main], None], ending: str) -> None:
     """Handlers finish what they have, unless they take too long; what the program does at signals otherwise is as before."""
 

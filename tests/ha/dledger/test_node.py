@@ -77,7 +77,7 @@ async def hand_over(group: Group, master: Broker, target: Node) -> None:
             await trio.sleep(0.01)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.5, 2.0])
+@pytest.mark.parametrize("seconds", [0.0, *(pytest.param(later, marks=pytest.mark.slow) for later in (0.02, 0.5)), 2.0])
 @pytest.mark.parametrize("how", [End.KILL, End.POWER], ids=lambda end: end.name.lower())
 def test_a_node_that_ends_right_after_its_ledger_began_anew_starts_again_and_can_lead(how: End, seconds: float) -> None:
     """The store's recovery mark tells of the old ledger; it must not make the next start look for what was dropped."""

@@ -17,11 +17,10 @@ from ledgermq.ha.dledger.settings import JAVA, NATIVE
 
 from .groups import Group, Node, scenario
 
-SEEDS = range(int(os.environ.get("LEDGERMQ_RAFT_SEEDS", "4")))
 FAILED_ONCE = (4, 6, 7, 13, 25)
 """Seeds that found a sync of the index that was trusted after it had failed, a cut that was never taken as done, entries of a
 killed process that were believed to be on the medium, and files that expired before they were synced."""
-EVERY_RUN_AND_SLOW = [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in FAILED_ONCE if seed not in SEEDS)]
+SEEDS = sorted({*range(int(os.environ.get("LEDGERMQ_RAFT_SEEDS", "4"))), *FAILED_ONCE})
 FAST = JavaSettings(heartbeat_ms=200, vote_interval_min_ms=50, vote_interval_max_ms=200, vote_round_ms=300)
 
 
@@ -95,13 +94,13 @@ async def story(group: Group) -> None:
     group.check()
 
 
-@pytest.mark.parametrize("seed", EVERY_RUN_AND_SLOW)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_native_dialect_survives(seed: int) -> None:
     """Also a disk that fails while entries, votes or checkpoints are written."""
     scenario(story, seed=seed, dialect=NATIVE)
 
 
-@pytest.mark.parametrize("seed", EVERY_RUN_AND_SLOW)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_java_dialect_survives(seed: int) -> None:
     """With the same ledger and the same faults."""
     scenario(story, seed=seed, dialect=JAVA, java=FAST)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness.processes.census import LARGE_BYTES, census
 
 
+@pytest.mark.slow
 def test_a_census_names_large_objects_and_what_refers_to_them() -> None:
     held = [bytes(10 * LARGE_BYTES)]
 

@@ -67,7 +67,9 @@ def fill(path: Path) -> None:
                 continue
 
 
-@pytest.mark.parametrize("from_within", [True, False], ids=["by messages", "by somebody else"])
+@pytest.mark.parametrize(
+    "from_within", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["by messages", "by somebody else"]
+)
 async def test_a_full_disk_refuses_puts_serves_consumers_and_recovers(small_disk: Path, from_within: bool) -> None:
     """The producer's error gives the reason, nothing acknowledged is lost, and puts go on by themselves when there is space.
 

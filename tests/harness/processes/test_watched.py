@@ -27,6 +27,7 @@ def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_seconds", [0.0, 2 * NOTED_SECONDS])
 def test_a_census_does_not_count_as_time_of_the_step_in_which_it_was_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_seconds: float

@@ -48,6 +48,7 @@ A_LATE_VOTE = 78
 """A seed in which votes win that arrive late, as in one of thirty."""
 
 
+@pytest.mark.slow
 def test_groups_keep_every_claim_under_every_fault() -> None:
     """Safety while faults happen, liveness after they end; every kind of fault is among them."""
     counts = Counter[str]()

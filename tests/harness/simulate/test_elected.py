@@ -44,6 +44,7 @@ def test_a_group_goes_on_when_one_node_after_another_fails_alone() -> None:
     assert outcome.counts["single_failure"] == 3
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_trace_in_another_process_too() -> None:
     """Whatever order sets of texts have there."""
     here = simulate_elected(1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize("broadcast_max", [0, 10])
+@pytest.mark.parametrize("broadcast_max", [pytest.param(0, marks=pytest.mark.slow), 10])
 def test_the_newest_message_of_every_key_is_kept(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broadcast_max: int
 ) -> None:
@@ -40,6 +40,7 @@ def test_the_newest_message_of_every_key_is_kept(
     assert {(row["keys"], bytes(row.body)) for row in found.collect()} == {("a", b"3"), ("c", b"4")}
 
 
+@pytest.mark.slow
 def test_what_the_last_run_read_and_is_missing_now_is_a_loss(
     spark: SparkSession, tmp_path: Path, pipeline_command: Callable[..., Result]
 ) -> None:

@@ -174,6 +174,7 @@ def test_a_path_that_is_no_store_is_named(spark: SparkSession, tmp_path: Path) -
         audit(spark, [str(tmp_path)])
 
 
+@pytest.mark.slow
 def test_commands_run_the_jobs(files: StoreFiles, tmp_path: Path, pipeline_command: Callable[..., Any]) -> None:
     """With exit statuses that scripts can tell apart."""
     to, store = str(tmp_path / "archive"), str(files.root)
@@ -261,6 +262,7 @@ def test_what_a_sink_needs_to_reach_the_cluster_is_taken_from_the_source() -> No
     assert security_of(given) == {"accessKey": "a", "secretKey": "s", "tls.enable": "true"}
 
 
+@pytest.mark.slow
 def test_commands_that_write_run_the_jobs(
     files: StoreFiles, broker: Embedded, tmp_path: Path, pipeline_command: Callable[..., Any]
 ) -> None:

@@ -58,6 +58,7 @@ def test_every_panel_has_a_title_and_axes_with_units(spark: SparkSession, source
     assert windows.schema["start"].dataType.typeName() == "timestamp"
 
 
+@pytest.mark.slow
 def test_a_picture_shows_pauses_as_zero_and_shares_as_percent(spark: SparkSession, source: dict[str, str]) -> None:
     drawn = picture(spark, source, window="10 seconds")
     rates, _, _, queues, latencies, keys = drawn.figure.axes
