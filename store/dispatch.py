@@ -184,6 +184,8 @@ class Dispatcher:
     """Queues with units not yet synced."""
     _offered: deque[tuple[int, int, list[Derivable]]] = attrs.field(factory=deque[tuple[int, int, list[Derivable]]])
     _offered_count: int = 0
+    _unannounced: list[Derivable] = attrs.field(factory=list[Derivable])
+    """Records that are new in queues and of which listeners were not notified: a later round does that if one fails."""
     _put_end: int = 0
     """The end of the last append of this node; that may not be readable yet."""
     _touched: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
@@ -247,6 +249,7 @@ class Dispatcher:
         self._offered.clear()
         self._offered_count = 0
         self._put_end = min(self._put_end, offset)
+        self._unannounced = [record for record in self._unannounced if record[3] < offset]
         for notify in self.on_cut:
             notify(offset)
         self.dispatched_offset = min(self.dispatched_offset, offset)
@@ -337,7 +340,7 @@ class Dispatcher:
         if position - start > ROUND_KEY_CHARS_MAX:  # fewer bytes cannot hold more characters of keys
             position = self._keep_round_short(records, start, position)
         try:
-            arrived, left = self._derive(records, NEW_FILES_PER_TURN_MAX, self.open_files.room)
+            left = self._derive(records, NEW_FILES_PER_TURN_MAX, self.open_files.room)
         except OSError:
             self._offered.clear()
             self._offered_count = 0
@@ -351,6 +354,7 @@ class Dispatcher:
                 return False  # a reader does not wait for the rest of the event
         self.dispatched_offset = position
         self.on_success()
+        arrived, self._unannounced = self._unannounced, []
         if arrived:
             self._notifying = True
             try:
@@ -392,24 +396,22 @@ class Dispatcher:
         """Convert a record that was read back to what `derive` needs."""
         return derivable_of(parts, self.tags_codes)
 
-    def derive(self, records: list[Derivable]) -> list[Derivable]:
-        """Add records to their queues and the index, and write these; returns the records that are new in a queue.
+    def derive(self, records: list[Derivable]) -> None:
+        """Add records to their queues and the index, and write these; listeners are not called.
 
         Blocks, also for syncs of queues if these records need more files than may be open.
         """
-        arrived: list[Derivable] = []
         left = len(records)
         while left:
-            new, left = self._derive(records[len(records) - left :], len(records), max(self.open_files.room, 1))
-            arrived += new
+            left = self._derive(records[len(records) - left :], len(records), max(self.open_files.room, 1))
+            self._unannounced.clear()
             if self.open_files.room <= 0:
                 for queue in [*self.dirty]:
                     queue.sync()
                     queue.segments.park()
                     del self.dirty[queue]
-        return arrived
 
-    def _derive(self, records: list[Derivable], new_files_max: int, opens_max: int) -> tuple[list[Derivable], int]:
+    def _derive(self, records: list[Derivable], new_files_max: int, opens_max: int) -> int:
         """Derive records up to a gap that takes turns, or as many as these numbers allow.
 
         Args:
@@ -418,14 +420,14 @@ class Dispatcher:
             opens_max: how many files may be opened.
 
         Returns:
-            The records that are new in a queue, and how many of the last ones were not derived.
+            How many of the last records were not derived.
         """
-        arrived, left = records, 0
+        left = 0
         self.open_files.awaited = self._half_applied = False
         indexed = self._gather_together(records, new_files_max, opens_max)
         if indexed is None:
-            arrived, indexed = list[Derivable](), list[IndexEntry]()
-            left = self._gather(records, new_files_max, opens_max, arrived, indexed)
+            indexed = list[IndexEntry]()
+            left = self._gather(records, new_files_max, opens_max, indexed)
         touched = self._touched
         for queue in list(touched):
             queue.write()
@@ -435,7 +437,7 @@ class Dispatcher:
             self.index.put_batch(indexed)
         if len(records) > left:
             self.last_store_timestamp = records[len(records) - left - 1][6]
-        return arrived, left
+        return left
 
     def _gather_together(self, records: list[Derivable], new_files_max: int, opens_max: int) -> list[IndexEntry] | None:
         """Gather the units of all records; returns what is to be indexed, or None if one of the records needs a closer look."""
@@ -456,17 +458,11 @@ class Dispatcher:
         for queue, (_, _, _, _, physical_end, units) in zip(queues, groups, strict=True):
             self._touched[queue] = None
             queue.put_units(units, len(units) // UNIT_SIZE, physical_end)
+        self._unannounced += records
         return indexed
 
-    def _gather(
-        self,
-        records: list[Derivable],
-        new_files_max: int,
-        opens_max: int,
-        arrived: list[Derivable],
-        indexed: list[IndexEntry],
-    ) -> int:
-        """Gather the units of records one by one, and add to the lists those that are new and what is to be indexed.
+    def _gather(self, records: list[Derivable], new_files_max: int, opens_max: int, indexed: list[IndexEntry]) -> int:
+        """Gather the units of records one by one, and add to `indexed` what is to be indexed.
 
         Returns:
             How many of the last records were left, because they need more files, or a gap that takes turns is before them.
@@ -493,7 +489,7 @@ class Dispatcher:
                     touched[queue] = None
                 new = queue.put(queue_offset, physical_offset, size, tags_code)
                 if new:
-                    arrived.append(record)
+                    self._unannounced.append(record)
                 elif new is None:
                     return len(records) - at
             elif kind == TRANSACTION_ROLLBACK and topic == CONTROL_TOPIC and not self.on_control(physical_offset, size):

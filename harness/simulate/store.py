@@ -141,6 +141,8 @@ class StoreRun:
                 with self.disk.no_faults():
                     self.snapshot(store, after=1)
                 return
+            announced: set[int] = set()
+            store.dispatcher.on_arrival.append(lambda records: announced.update(record[3] for record in records))
             self._alive = True
             with trio.move_on_after(self.draw.life_seconds * (0.2 + self.rng.random())):
                 async with trio.open_nursery() as nursery:
@@ -154,8 +156,17 @@ class StoreRun:
                         nursery.start_soon(self._expire, store)
                         nursery.start_soon(self._follow_log, store)
             self._alive = False
+            self._check_announced(announced, store.dispatcher.dispatched_offset)
             self._end(end)
         self.history.ends.append(end)
+
+    def _check_announced(self, announced: set[int], dispatched_offset: int) -> None:
+        """Check that listeners were called with each message of this life that is derived, whatever failed in between."""
+        puts = [put for put in self.history.puts if put.acknowledged and put.epoch == self.epoch]
+        missing = [
+            put.number for put in puts if put.physical_offset < dispatched_offset and put.physical_offset not in announced
+        ]
+        assert not missing, f"life {self.epoch}: {missing} are derived, and nobody was notified"
 
     def _end(self, end: End) -> None:
         self.note(f"life {self.epoch} ends by {end.value}")

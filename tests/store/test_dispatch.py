@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from ledgermq.message.control import CONTROL_TOPIC, Control, control_message
 from ledgermq.message.layout import encode_host, encode_records, topic_field
 from ledgermq.message.properties import KEYS, encode_properties
 from ledgermq.store import consumequeue
+from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.dispatch import (
     BULK_ROUND_RECORDS_MAX,
     BULK_SECONDS,
@@ -27,6 +30,7 @@ from ledgermq.store.dispatch import (
     pause_after,
     records_at_once,
 )
+from ledgermq.store.index import IndexFiles
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.queue_files import NEW_FILES_PER_TURN_MAX
@@ -306,3 +310,57 @@ async def test_a_large_gap_of_a_queue_is_filled_in_several_rounds(
 
         assert ends == [11, 21, 31, 41, 47]
         assert store.queues.table["TopicTest", 2].max_offset == 2
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """Let the next call of a method fail as on a full disk."""
+    original = getattr(owner, name)
+
+    def fail(*_: object) -> None:
+        monkeypatch.setattr(owner, name, original)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(owner, name, fail)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "in Python"])
+@pytest.mark.parametrize(("owner", "name"), [(ConsumeQueue, "write"), (IndexFiles, "put_batch")], ids=["queue", "index"])
+async def test_a_message_whose_round_failed_is_announced_by_the_round_that_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, owner: type, name: str, *, compiled: bool
+) -> None:
+    """Held pulls and the delivery of delayed messages wait for it; its unit was gathered, and the next round drops a copy."""
+    async with small_store(tmp_path) as store:
+        dispatcher, message = store.dispatcher, incoming(properties=encode_properties({KEYS: "k"}))
+        if not compiled:
+            dispatcher.group_records = None
+        arrived: list[int] = []
+        dispatcher.on_arrival.append(lambda records: arrived.extend(record[2] for record in records))
+        store.put([message])
+        derive_all(store)
+        store.put([message])
+        fail_once(monkeypatch, owner, name)
+        with pytest.raises(OSError, match="No space"):
+            dispatcher.round()
+        assert arrived == [0]
+        derive_all(store)
+
+        assert arrived == [0, 1]
+
+
+async def test_a_message_whose_round_failed_is_not_announced_once_the_log_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with small_store(tmp_path) as store:
+        dispatcher = store.dispatcher
+        arrived: list[int] = []
+        dispatcher.on_arrival.append(lambda records: arrived.extend(record[3] for record in records))
+        store.put([incoming()])
+        second = store.log.max_offset
+        store.put([incoming()])
+        fail_once(monkeypatch, ConsumeQueue, "write")
+        with pytest.raises(OSError, match="No space"):
+            dispatcher.round()
+        dispatcher.cut(second)
+        assert dispatcher.round()
+
+        assert arrived == [0]
