@@ -17,7 +17,7 @@ import trio
 from ..message.errors import JsonError
 from ..world.events import get_logger
 from ..world.logs import fault_of, trace_of
-from .codes import ResponseCode
+from .codes import RequestCode, ResponseCode
 from .command import RemotingCommand, decode_command, encode_frame
 from .errors import LocalProtocolError, RequestRefused
 from .frame import FrameReader
@@ -247,17 +247,20 @@ class Dispatcher:
         assert run is not None, "there is a run to take"
         # A send that is not plain and the plain ones before it are one run, which is put and answered together.
         is_whole = not requests or requests[0].code not in self._runs
+        latencies = self.latencies
+        began = 0.0 if latencies is None else latencies.clock.monotonic()
         try:
             # Signed sends are not plain, so with access control these are unsigned and are refused one by one.
             may_take = self.access is None and is_whole
-            if may_take and self.take_sends is not None and self.take_sends(connection, run):
-                return True
+            if not (may_take and self.take_sends is not None and self.take_sends(connection, run)):
+                requests[:0] = _requests_of(run)
+                return False
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
             for request in _requests_of(run):
                 answer_failure(connection, request, error)
-            return True
-        requests[:0] = _requests_of(run)
-        return False
+        if latencies is not None:
+            latencies.add(RequestCode.SEND_MESSAGE_V2, began, len(run))
+        return True
 
     def connection_closed(self, connection: ServerConnection) -> None:
         for forget in self.on_close:

@@ -15,6 +15,7 @@ from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.command import RemotingCommand, Wire, encode_frame
 from ledgermq.remoting.errors import RemoteProtocolError
+from ledgermq.remoting.metrics import Latencies
 from ledgermq.remoting.server import ServerConnection, ServerLimits
 from ledgermq.store.dispatch import Derivable
 from ledgermq.testing.embedded import open_virtual
@@ -64,6 +65,10 @@ class Twin:
     runs: int = 0
     """How many runs were found in received bytes."""
     arrived: list[Derivable] = attrs.field(factory=list[Derivable])
+    latencies: Latencies = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.latencies = self.broker.dispatcher.latencies = Latencies(self.broker.world.clock)
 
     @contextmanager
     def connected(self) -> Generator[ServerConnection]:
@@ -115,6 +120,7 @@ class Twin:
             "next offsets": dict(store.next_offsets),
             "arrived": self.arrived,
             "topics": sorted(self.broker.topics.topics),
+            "requests measured": {code: sum(histogram.counts) for code, histogram in self.latencies.by_code.items()},
             "totals": attrs.evolve(self.broker.stats.totals(), at_ms=0),
         }
 
