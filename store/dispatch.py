@@ -65,6 +65,8 @@ BULK_SECONDS = 0.1
 """For how long after its last piece bulk data counts as still arriving."""
 TAGS_CACHED_MAX = 10_000
 """How many hashes of tags are cached; a full cache is emptied."""
+TAG_CHARACTERS_MAX = 64
+"""The hash of a longer tag is computed each time: a tag may have as many bytes as all properties of a message together."""
 REFUSED_QUEUES_MAX = 100
 """How many queues that cannot have files are logged; records of further ones are skipped silently."""
 
@@ -87,7 +89,8 @@ class TagsCodes:
     """The tags code of a record: the hash of its tag, or in the delay topic its due time."""
 
     delay_levels_ms: tuple[int, ...]
-    _hashes: dict[str, int] = attrs.field(factory=dict[str, int])
+    hashes: dict[str, int] = attrs.field(factory=dict[str, int])
+    """The cached hashes."""
 
     def of(self, topic: str, tag: str, delay: str, store_timestamp: int) -> int:
         """Compute the tags code; `tag` and `delay` are properties, "" if absent."""
@@ -96,11 +99,13 @@ class TagsCodes:
             return min(store_timestamp + self.delay_ms(level), LONG_MAX)
         if not tag:
             return 0
-        code = self._hashes.get(tag)
+        code = self.hashes.get(tag)
         if code is None:
-            if len(self._hashes) >= TAGS_CACHED_MAX:
-                self._hashes.clear()
-            code = self._hashes[tag] = string_hash(tag)
+            code = string_hash(tag)
+            if len(tag) <= TAG_CHARACTERS_MAX:
+                if len(self.hashes) >= TAGS_CACHED_MAX:
+                    self.hashes.clear()
+                self.hashes[tag] = code
         return code
 
     @property

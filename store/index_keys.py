@@ -22,10 +22,10 @@ _ONWARD = pow(31, _TAIL, 1 << 32)
 _FILLED = tuple(pow(31, _TAIL - fill, 1 << 32) for fill in range(_TAIL + 1))
 """The power of 31 that multiplies the hash of a prefix, for each number of NUL units that fill the tail behind it."""
 _NO_TAIL = "\0" * _TAIL
-_PREFIXES_MAX = 4096
-"""How many prefixes of one topic are remembered; a full table is emptied. A producer starts a new prefix every 65 seconds."""
-_TOPICS_MAX = 1024
-"""How many topics have remembered prefixes; a full table is emptied."""
+_PREFIXES_MAX = 16_384
+"""How many prefixes of all topics are remembered; a full table is emptied. A producer starts a new prefix every 65 seconds."""
+_PREFIX_CHARACTERS_MAX = 64
+"""Longer prefixes are not remembered, because peers send unique keys of any size; those of clients have 32 or 56 characters."""
 _TAILS_AT_ONCE = 1024
 """How many tails are hashed in one long integer; a larger batch takes several steps."""
 
@@ -91,19 +91,11 @@ class KeyHashes:
     """
 
     def __init__(self) -> None:
-        self.topics: dict[str, dict[str, int]] = {}
-
-    def prefixes_of(self, topic: str) -> dict[str, int]:
-        """The remembered prefixes of a topic; "" is never one of them."""
-        prefixes = self.topics.get(topic)
-        if prefixes is None:
-            if len(self.topics) >= _TOPICS_MAX:
-                self.topics.clear()
-            prefixes = self.topics[topic] = {}
-        return prefixes
+        self.states: dict[tuple[str, str], int] = {}
+        """The remembered states by topic and prefix, which is never ""."""
 
     def split(self, topic: str, key: str) -> tuple[int, str]:
-        """The state and the tail of `key`; a non-empty prefix is remembered."""
+        """The state and the tail of `key`; a prefix that is neither empty nor long is remembered."""
         tail = key[-_TAIL:]
         if not tail.isascii():
             whole = hash_units(f"{topic}#{key}")
@@ -113,28 +105,22 @@ class KeyHashes:
             return hash_units(f"{topic}#") * _FILLED[fill] & _MASK, "\0" * fill + tail
         prefix = key[:-_TAIL]
         state = hash_units(f"{topic}#{prefix}") * _ONWARD & _MASK
-        if prefix:
-            prefixes = self.prefixes_of(topic)
-            if len(prefixes) >= _PREFIXES_MAX:
-                prefixes.clear()
-            prefixes[prefix] = state
+        if 0 < len(prefix) <= _PREFIX_CHARACTERS_MAX:
+            if len(self.states) >= _PREFIXES_MAX:
+                self.states.clear()
+            self.states[topic, prefix] = state
         return state, tail
 
     def batch_of(self, entries: Sequence[IndexEntry], end: int) -> KeyBatch:
         """The keys of records, without those of records below the offset `end` or out of order."""
         batch = KeyBatch()
         states, tails, offsets, times = batch.states, batch.tails, batch.offsets, batch.times
-        last_topic = ""
-        prefixes = self.prefixes_of(last_topic)
         for topic, unique_key, keys, offset, timestamp in entries:
             if offset < end:
                 continue
             end = offset
-            if topic != last_topic:
-                prefixes = self.prefixes_of(topic)
-                last_topic = topic
             if unique_key:
-                state = prefixes.get(unique_key[:-_TAIL])
+                state = self.states.get((topic, unique_key[:-_TAIL]))
                 tail = unique_key[-_TAIL:]
                 if state is None or not tail.isascii():
                     state, tail = self.split(topic, unique_key)

@@ -15,6 +15,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ledgermq.message.control import CONTROL_TOPIC, Control, control_message
 from ledgermq.message.layout import encode_host, encode_records, topic_field
 from ledgermq.message.properties import KEYS, encode_properties
+from ledgermq.message.strings import string_hash
 from ledgermq.store import consumequeue
 from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.dispatch import (
@@ -27,6 +28,7 @@ from ledgermq.store.dispatch import (
     ROUND_KEY_CHARS_MAX,
     ROUND_RECORDS_MAX,
     UNREAD_PAUSE_SECONDS,
+    TagsCodes,
     pause_after,
     records_at_once,
 )
@@ -60,6 +62,15 @@ def test_rounds_are_short_while_bulk_data_arrives() -> None:
     """Receiving waits for one of them; without bulk data nobody waits, and long rounds write each queue less often."""
     assert records_at_once(0.0) == records_at_once(BULK_SECONDS) == BULK_ROUND_RECORDS_MAX
     assert records_at_once(BULK_SECONDS * 1.01) == ROUND_RECORDS_MAX > BULK_ROUND_RECORDS_MAX
+
+
+def test_what_is_remembered_of_tags_is_bounded_in_bytes() -> None:
+    codes = TagsCodes(())
+
+    assert codes.of("T", "paid", "", 0) == string_hash("paid")
+    assert codes.of("T", "x" * 30_000, "", 0) == string_hash("x" * 30_000)
+
+    assert list(codes.hashes) == ["paid"]
 
 
 @pytest.mark.parametrize("bulk", [False, True])

@@ -20,12 +20,14 @@ def test_hashes_in_two_steps_are_javas(pairs: list[tuple[str, str]]) -> None:
     assert [key_hash(*pair) for pair in pairs] == [abs(string_hash("#".join(pair))) for pair in pairs]
 
 
-def test_remembered_prefixes_stay_bounded() -> None:
+def test_what_is_remembered_of_keys_is_bounded_in_bytes() -> None:
+    """Over all topics together; unique keys are the producers' choice, and may be as long as properties may."""
     hashes = KeyHashes()
 
-    for n in range(10_000):
+    for n in range(20_000):
         hashes.split("T", f"{n:05}-prefix-12345678")
         hashes.split(f"T{n}", "prefix-12345678")
+        hashes.split("T", f"{n:0100}")
 
-    assert len(hashes.topics) <= 1024
-    assert all(len(prefixes) <= 4096 for prefixes in hashes.topics.values())
+    assert 0 < len(hashes.states) <= 16_384
+    assert max(len(prefix) for _, prefix in hashes.states) <= 64
