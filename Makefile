@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE :=
 UNCOMPRESSED := --config-settings=--build-option=--compression=stored
 
 # What the broker alone needs: a message goes round seconds after `make demo`.
-.venv/ready-to-run: pyproject.toml
+.venv/ready-to-run: pyproject.toml native/_native.pyx
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@

@@ -114,23 +114,26 @@ HashKeys = Callable[[Sequence[IndexEntry], int], tuple[list[int], list[int], lis
 PackEntries = Callable[[Sequence[int], Sequence[int], Sequence[int], int, Sequence[int]], bytearray]
 
 
-def _function(name: str) -> Any:
+def _load() -> dict[str, Any]:
+    """The compiled functions by their names; none of them if one is missing, so that nothing runs half in Python."""
     if os.environ.get(SWITCH) == "0":
-        return None
+        return {}
     try:
-        return getattr(import_module("._native", __name__), name)
-    except ImportError:  # it was not built
-        return None
+        module = import_module("._native", __name__)
+        return {name: getattr(module, name) for name in ("scan_sends", "group_records", "hash_keys", "pack_entries")}
+    except (ImportError, AttributeError):  # it was not built, or from the sources of another version
+        return {}
 
 
+_functions = _load()
 # Each of these is None if everything runs in Python.
-scan_sends: ScanSends | None = _function("scan_sends")
+scan_sends: ScanSends | None = _functions.get("scan_sends")
 """Finds the run of plain sends with which received bytes begin; None if they begin with anything else."""
-group_records: GroupRecords | None = _function("group_records")
+group_records: GroupRecords | None = _functions.get("group_records")
 """The units of records by queue, and their entries for the key index; None if a record needs a closer look."""
-hash_keys: HashKeys | None = _function("hash_keys")
+hash_keys: HashKeys | None = _functions.get("hash_keys")
 """Hash, physical offset and time of each key of records, without those of records below an offset or out of order."""
-pack_entries: PackEntries | None = _function("pack_entries")
+pack_entries: PackEntries | None = _functions.get("pack_entries")
 """The bytes of index entries, from hashes, physical offsets, times, the file's begin timestamp, and previous entries."""
 
 

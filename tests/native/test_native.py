@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +19,20 @@ from ledgermq.store.index_keys import KeyHashes
 from .twins import send
 
 pytestmark = pytest.mark.skipif(native.scan_sends is None, reason="the compiled path is not built")
+
+
+def test_a_module_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a checkout has it that was updated without being installed again: everything runs in Python."""
+    monkeypatch.setitem(sys.modules, "ledgermq.native._native", ModuleType("_native"))
+    monkeypatch.setattr(sys.modules["ledgermq.native._native"], "scan_sends", native.scan_sends, raising=False)
+    spec = spec_from_file_location("ledgermq.native", native.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+
+    assert loaded.scan_sends is loaded.group_records is loaded.hash_keys is loaded.pack_entries is None
+    assert loaded.path_text() == "Python"
 
 
 @pytest.mark.parametrize("wire", Wire)
