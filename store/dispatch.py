@@ -328,6 +328,8 @@ class Dispatcher:
             if batch_end > position:  # else it has been read back meanwhile
                 position = batch_end
                 records += batch
+        if len(records) > records_max:
+            position = self._leave(records, records_max, start, position)
         if not records:
             if offered and offered[0][0] <= start:
                 return False  # a part of one append is readable, and the next segment may begin in it
@@ -379,7 +381,7 @@ class Dispatcher:
         """
         chars = 0
         for at, record in enumerate(records):
-            chars += len(record[9])
+            chars += len(record[8]) + len(record[9])
             if not record[8] and record[0] == CONTROL_TOPIC:  # most messages have a unique key, and need no comparison
                 chars += max(record[4] // EVENT_BYTES_PER_KEY_CHAR, EVENT_KEY_CHARS_MIN)
             if chars > ROUND_KEY_CHARS_MAX and at:

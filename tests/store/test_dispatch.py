@@ -14,7 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ledgermq.message.control import CONTROL_TOPIC, Control, control_message
 from ledgermq.message.layout import encode_host, encode_records, topic_field
-from ledgermq.message.properties import KEYS, encode_properties
+from ledgermq.message.properties import KEYS, UNIQUE_KEY, encode_properties
 from ledgermq.message.strings import string_hash
 from ledgermq.store import consumequeue
 from ledgermq.store.consumequeue import ConsumeQueue
@@ -132,28 +132,45 @@ async def test_rounds_of_a_fast_log_come_sooner_but_no_sooner_than_for_a_reader(
         assert 2 * 0.1 / UNREAD_PAUSE_SECONDS < rounds <= 0.1 / PAUSE_SECONDS + 2
 
 
+KEYS_OF_ONE = " ".join(f"k{number}" for number in range(3000))
+
+
 @pytest.mark.parametrize("offered", [True, False], ids=["offered by puts", "read back"])
+@pytest.mark.parametrize(("name", "key"), [(KEYS, "k2999"), (UNIQUE_KEY, KEYS_OF_ONE)], ids=[KEYS, UNIQUE_KEY])
 async def test_thousands_of_keys_are_indexed_in_several_rounds(
-    tmp_path: Path, autojump_clock: MockClock, *, offered: bool
+    tmp_path: Path, autojump_clock: MockClock, name: str, key: str, *, offered: bool
 ) -> None:
     """A round ends before the record whose keys would be too many, and the next one goes on with that record."""
-    keys = " ".join(f"k{number}" for number in range(3000))
-    messages = 9
+    keys, messages = KEYS_OF_ONE, 9
     async with small_store(tmp_path, mapped_file_size_commit_log=1 << 20, max_index_num=100_000) as store:
         dispatcher = store.dispatcher
-        store.put([incoming(properties=encode_properties({KEYS: keys})) for _ in range(messages)], together=True)
+        store.put([incoming(properties=encode_properties({name: keys})) for _ in range(messages)], together=True)
         if not offered:
             dispatcher.cut(0)
 
         arrived: list[int] = []
-        dispatcher.on_arrival.append(lambda records: arrived.append(sum(len(record[9]) for record in records)))
+        dispatcher.on_arrival.append(lambda records: arrived.append(sum(len(record[8] + record[9]) for record in records)))
         while store.dispatch_behind_bytes:
             assert dispatcher.round()
 
         assert len(arrived) == -(-messages // (ROUND_KEY_CHARS_MAX // len(keys)))
         assert max(arrived) <= ROUND_KEY_CHARS_MAX
         assert sum(arrived) == messages * len(keys)
-        assert len(store.query("TopicTest", "k2999", 100, 0, 1 << 60).slices) == messages
+        assert len(store.query("TopicTest", key, 100, 0, 1 << 60).slices) == messages
+
+
+async def test_a_batch_of_more_messages_than_a_round_derives_takes_several_rounds(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A producer decides how many messages it sends together."""
+    async with small_store(tmp_path, mapped_file_size_commit_log=1 << 22) as store:
+        arrived: list[int] = []
+        store.dispatcher.on_arrival.append(lambda records: arrived.append(len(records)))
+        store.put([incoming() for _ in range(2 * ROUND_RECORDS_MAX + 1)], together=True)
+        derive_all(store)
+
+        assert arrived == [ROUND_RECORDS_MAX, ROUND_RECORDS_MAX, 1]
+        assert store.max_offset("TopicTest", 1) == 2 * ROUND_RECORDS_MAX + 1
 
 
 async def test_one_round_creates_a_bounded_number_of_queues(tmp_path: Path, autojump_clock: MockClock) -> None:
