@@ -138,7 +138,6 @@ class Broker:
         """Build the parts, each after those that it uses; then load the tables and register the request codes."""
         clock, store, role = self.world.clock, self.store, self.role
         topics, groups, offsets = self.topics, self.groups, self.offsets
-        self.server = RemotingServer(self.dispatcher, self.world.network, clock, tls=self.tls, scan=scan_sends)
         self.numbered = NumberedSends(store, clock)
         self.commits = Commits(offsets, store, role)
         self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues, mend=self.node.mend)
@@ -153,6 +152,8 @@ class Broker:
         )
         self.access = access_of(self.config, self.world, self.tables.access)
         self.dispatcher.access = self.access
+        scan = scan_sends if self.access is None else None
+        self.server = RemotingServer(self.dispatcher, self.world.network, clock, tls=self.tls, scan=scan)
         self.table_log = TableLog(store=store, role=role, tables=self.tables)
         self.delay.adopt = self.table_log.adopt_topic
         self.replication = self.mode.replication(

@@ -250,7 +250,7 @@ class Dispatcher:
         latencies = self.latencies
         began = 0.0 if latencies is None else latencies.clock.monotonic()
         try:
-            # Signed sends are not plain, so with access control these are unsigned and are refused one by one.
+            # With access control each send is checked by itself: an unsigned one may be allowed because of its address.
             may_take = self.access is None and is_whole
             if not (may_take and self.take_sends is not None and self.take_sends(connection, run)):
                 requests[:0] = _requests_of(run)

@@ -105,6 +105,7 @@ async def test_without_authorization_every_user_may_do_everything(tmp_path: Path
 async def test_without_access_control_nobody_signs(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as desk:
         assert desk.broker.dispatcher.access is None
+        assert desk.broker.server.scan is scan_sends
         assert desk.peer().ask(RequestCode.GET_BROKER_CONFIG).code == ResponseCode.SUCCESS
 
 
@@ -139,7 +140,8 @@ async def test_of_a_run_of_sends_those_that_are_allowed_are_put(desk: Desk, admi
 
 @pytest.mark.skipif(scan_sends is None, reason="the compiled path is not built")
 async def test_plain_sends_without_a_signature_are_refused(desk: Desk) -> None:
-    """Also those that the compiled path would have taken."""
+    """Also those that the compiled path would have taken, if connections looked for them."""
+    assert desk.broker.server.scan is None
     peer = desk.peer()
     connection = peer.connection
     connection.scan = scan_sends
