@@ -95,8 +95,9 @@ sim-slow: .venv/ready  ## planted bugs that the simulators must find, seeds that
 check-model: .venv/ready  ## the Raft core in every order of events of small worlds: MODEL_STATES=N states of each
 	$(BIN)/python -m harness.raft.check_model --states $(MODEL_STATES)
 
-fuzz: .venv/ready-to-fuzz  ## every decoder, guided by coverage: FUZZ_SECONDS=N seconds in all
+fuzz: .venv/ready-to-fuzz  ## every decoder, guided by coverage: FUZZ_SECONDS=N seconds in all; then the compiled path
 	$(BIN)/python -m harness.fuzz --seconds $(FUZZ_SECONDS)
+	$(BIN)/python -m harness.fuzz.sends --seconds 20
 
 edge: .venv/ready  ## whole requests of strangers at real servers: EDGE_SECONDS=N seconds
 	$(BIN)/python -m harness.processes.edge --seconds $(EDGE_SECONDS) --turn-ms $(EDGE_TURN_MS)
