@@ -654,10 +654,9 @@ def scan_sends(bytes received):
     run.scan()
     if run.count == 0:
         return None
+    PyByteArray_Resize(run.text, run.text_size)  # a run may wait, and its properties are a small part of what was received
     topics = [str(received[run.topics[at].at : run.topics[at].at + run.topics[at].size], "ascii") for at in range(run.topic_count)]
-    run.queues = [(topics[run.queue_topics[at]], run.queue_ids[at]) for at in range(run.queue_count) if run.queue_counts[at]]
-    if len(run.queues) != run.queue_count:  # the request that ended the run had a queue of its own, the last one
-        run.queue_count = <int> len(run.queues)
+    run.queues = [(topics[run.queue_topics[at]], run.queue_ids[at]) for at in range(run.queue_count)]
     return run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import Any
@@ -96,6 +97,20 @@ def test_a_run_ends_before_a_request_that_needs_a_closer_look(wire: Wire, fields
     assert run is not None
     assert (len(run), run.end) == (1, len(first))
     assert native.scan_sends(plain + first) is None
+
+
+def test_a_run_that_waits_holds_no_second_copy_of_what_was_received() -> None:
+    """Thousands may wait for a sync or for slaves, each with the bodies of its messages."""
+    assert native.scan_sends is not None
+    received = send(body=bytes(1 << 20))
+
+    tracemalloc.start()
+    run = native.scan_sends(received)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert run is not None
+    assert held < 1 << 16
 
 
 def test_a_json_header_that_is_written_in_another_way_ends_a_run() -> None:
