@@ -23,6 +23,7 @@ ONCE_FAILED = {
     10: "a refused put was found again after a crash",
     12: "a hole in a queue lay before its last three files",
     13: "a clock set back before a restart gave store timestamps that decrease along the log",
+    19: "a queue's write failed once, and nobody was notified of the message when it was written",
     23: "a queue's sync failed once, and the next one was believed",
     41: "a power cut between cutting a file short and making it long again left it with the wrong size",
     53: "a killed process's unsynced bytes were called flushed, and a power cut later the log called damaged",
