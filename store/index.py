@@ -304,8 +304,10 @@ class IndexFiles:
             index = self.files[-1]
             if index.begin_physical_offset < physical_offset:
                 index.cut(physical_offset)
-                return
+                break
             self._delete(self.files.pop())
+        if self.files:
+            self.files[-1].clear_uncounted()
 
     def close(self) -> None:
         for index in self.files:

@@ -258,6 +258,14 @@ class IndexFile:
         self._flushed_entry = self.synced_entry = 0
         self.flush()
 
+    def clear_uncounted(self) -> None:
+        """Remove entries that an earlier process has written and that do not count; their records may be dropped from the log.
+
+        Raises:
+            OSError: some of them may be left.
+        """
+        self.file.clear(self.entries_at + self.next_entry * ENTRY.size)
+
     def write_again(self) -> None:
         """Write every byte as it is, because a sync has failed and another one alone would prove nothing; blocks.
 

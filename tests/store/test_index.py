@@ -230,6 +230,24 @@ def test_after_the_log_was_cut_what_comes_there_is_indexed(index: IndexFiles) ->
     assert [file.end_physical_offset for file in index.files] == [1800, 3000, 3000]
 
 
+@pytest.mark.parametrize("cut_at", [300, 500])
+def test_after_the_log_was_cut_nothing_of_what_was_never_counted_is_found(index: IndexFiles, cut_at: int) -> None:
+    """A process that was killed has written entries that its header does not count, and a slave derives them again too late."""
+    index.put_batch([("T", "", "k", n * 100, 1000) for n in range(5)])
+    index.flush()
+    index.put_batch([("T", "", "k", n * 100 + 50, 1000) for n in range(5, 8)])
+    index.close()
+    index.load(page_cache_intact=True, forced_offset=-1)
+
+    index.cut(cut_at)
+    index.put_batch([("T", "", "new", 700, 1000)])
+    index.flush()
+    index.close()
+    index.load(page_cache_intact=True, forced_offset=-1)
+
+    assert index.end_physical_offset == 700
+
+
 def test_a_file_of_another_size_is_left_alone_and_its_name_too(tmp_path: Path, index: IndexFiles) -> None:
     index.put_batch(golden_entries(1))
     name = index.files[0].name
