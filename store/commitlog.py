@@ -170,8 +170,8 @@ class CommitLog(Protocol):
     def records(self, start: int, end: int) -> Iterator[tuple[int, DerivedParts | None]]:
         """Walk over [start, end): yields the position behind each whole record and what queues and index need of it.
 
-        Yields (position, None) behind a filler and behind an entry without a message. `start` is 0 or a position
-        that this walk or `append` has returned. Stops at the first position without a whole, sound record.
+        Yields (position, None) behind a filler and behind an entry without a message. `start` is 0, a position that this
+        walk or `append` has returned, or where a record begins. Stops at the first position without a whole, sound record.
         """
         ...
 

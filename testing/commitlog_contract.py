@@ -222,14 +222,14 @@ async def a_reopened_log_goes_on(case: LogUnderTest) -> None:
 
 
 async def walks_meet_every_record_and_nothing_else(case: LogUnderTest) -> None:
-    """From any position that a walk or an append has returned, `records` yields the messages in order, up to the end."""
+    """From any position that a walk or an append has returned, and from any record, `records` yields the messages in order."""
     async with case.open() as log:
         expected: list[tuple[int, int]] = []
         starts = [log.max_offset]
         for number in range(60):
             record = _record(number, 37 * number % 700)
             appended = log.append([record])
-            starts.append(appended.end)
+            starts += [appended.end, *appended.offsets]
             expected.append((number, appended.offsets[0]))
         assert await _done(log, log.max_offset) is PutStatus.PUT_OK
         end = log.readable_offset

@@ -140,9 +140,9 @@ class DLedgerCommitLog:
         return offset - offset % size + size
 
     def records(self, start: int, end: int) -> Iterator[tuple[int, DerivedParts | None]]:
-        position = max(start, self.min_offset)
+        ledger, position = self.replica.ledger, max(self._entry_start(start), self.min_offset)
         while position < end:
-            segment = self.replica.ledger.data.find(position)
+            segment = ledger.data.find(position)
             if segment is None:
                 return
             view, base = segment.view, segment.start
@@ -156,9 +156,19 @@ class DLedgerCommitLog:
                 yield base + at, parts
             # A blank block follows the last entry of each file but the last, whose end is the end of the log.
             position = base + segment.size
-            if base + at == segment.end or position > end:
+            if base + at == segment.end or position > end or not ledger.is_blank(segment, at):
                 return
             yield position, None
+
+    def _entry_start(self, offset: int) -> int:
+        """The start of the entry whose record is at `offset`, as the index names records; else `offset` itself."""
+        segment = self.replica.ledger.data.find(offset)
+        at = -1 if segment is None else offset - segment.start - HEADER_SIZE
+        if segment is not None and at >= 0:
+            magic, _, _, _, position, *_ = _unpack_header(segment.view, at)
+            if (magic, position) == (MAGIC_ENTRY, segment.start + at):
+                return segment.start + at
+        return offset
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         await self.replica.run(task_status=task_status)

@@ -450,7 +450,7 @@ class Ledger(Places):
                 term=self.terms.before if term is None else term,
                 check_bodies=True,
             )
-            if walked.fault is not None and not self._is_blank(segment, walked.at):
+            if walked.fault is not None and not self.is_blank(segment, walked.at):
                 raise OSError(errno.EIO, f"the unsynced entry {walked.next_index} reads back damaged: {walked.fault}")
             index, position = walked.next_index, segment.start + segment.size if walked.fault else walked.position
             term = self.term_of(index - 1)
@@ -467,7 +467,8 @@ class Ledger(Places):
         if self._cut_failed:
             raise OSError(errno.EIO, "entries that a failed truncation has to remove are still in the ledger")
 
-    def _is_blank(self, segment: Segment, at: int) -> bool:
+    def is_blank(self, segment: Segment, at: int) -> bool:
+        """Whether the rest of a data file is a blank block."""
         return segment.size - at >= BLANK_SIZE and BLANK.codec.unpack_from(segment.view, at) == (MAGIC_BLANK, segment.size - at)
 
     def close(self) -> None:

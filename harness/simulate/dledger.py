@@ -334,6 +334,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             return
         victim, strangers = self.rng.choice(victims), [node for node in self.nodes if node not in group.members]
         group.note(f"{victim.host} loses its disk")
+        group.disk_lost_at = trio.current_time()
         if not draw.older_messages and self.rng.random() < RETURN_SHARE:
             await self._return_without_disk(nursery, victim)
         elif strangers or len(victims) > draw.nodes:

@@ -6,6 +6,8 @@ The watch sends no requests: it compares what each node commits with what any no
 
 from __future__ import annotations
 
+from math import inf
+
 import attrs
 
 from ledgermq.broker.broker import Broker
@@ -92,6 +94,8 @@ class GroupScene(ElectingScene):
     watch: GroupWatch = attrs.field(kw_only=True)
     voters_min: int = attrs.field(kw_only=True)
     """The number of nodes with which the group begins; it never has fewer voters."""
+    disk_lost_at: float = -inf
+    """When a node last lost its disk for good."""
 
     def find_leader(self) -> Node | None:
         for node in self.nodes:
@@ -122,7 +126,9 @@ class GroupScene(ElectingScene):
         return voters if whole and all(replica_of(one).ledger.synced_index >= committed for one in brokers) else []
 
     def copies(self, put: Put) -> int | None:
-        """How many disks durably have the message, including those of machines without power."""
+        """How many disks durably have the message, including those without power; None if one was lost meanwhile."""
+        if self.disk_lost_at >= put.sent_at:
+            return None
         return sum(self._is_on_medium(node, put) for node in self.nodes)
 
     def _is_on_medium(self, node: Node, put: Put) -> bool:

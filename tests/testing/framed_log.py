@@ -157,6 +157,9 @@ class FramedLog:
         return offset - offset % self.medium.segment_size + self.medium.segment_size
 
     def records(self, start: int, end: int) -> Iterator[tuple[int, DerivedParts | None]]:
+        head = self.slice_from(start, _FILLER_SIZE)
+        if len(head) == _FILLER_SIZE and _HEADER.unpack(head)[1] > _FILLER:  # the place of a record
+            start -= HEADER_SIZE
         position = max(start, self.min_offset)
         while position + _FILLER_SIZE <= min(end, self.medium.end):
             view = self.slice_from(position, end - position)

@@ -28,6 +28,7 @@ ONCE_FAILED = {
     5016: "commits of one life were held against the crash of the next one only",
     5027: "a group was ahead of a queue whose end a power cut had taken, and passed over what came in its place",
     50002: "a commit at a slave that was behind the log stayed there for good",
+    91128: "index entries of an earlier log counted as the place from which on records had to be indexed again",
     5145: "logs were compared before the slave had joined its master again",
 }
 
