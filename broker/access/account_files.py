@@ -84,8 +84,13 @@ def _yaml_of(content: bytes) -> Any:
     import yaml  # noqa: PLC0415 - only brokers with such files wait for it
 
     try:
-        return yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe loaders
+        found = yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe loaders
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""
         raise BadAccounts(f"it is not YAML{where}") from error
+    except Exception as error:  # noqa: BLE001 - PyYAML lets out what its conversions raise; the text may contain a secret
+        raise BadAccounts(f"it has a value that YAML cannot hold, or is nested too deeply ({type(error).__name__})") from None
+    if found is None:  # an editor that is about to write has emptied it, or a full disk has
+        raise BadAccounts("it is blank; a file without accounts says `accounts: []`")
+    return found

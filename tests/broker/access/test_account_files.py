@@ -15,7 +15,7 @@ from .test_plain_acl import FILE, open_plain, remark
 
 
 async def test_changed_files_count_within_a_second_or_two(tmp_path: Path) -> None:
-    """One in `acl/`, too; what cannot be read changes nothing, and is logged."""
+    """One in `acl/`, too; what is blank or cannot be read changes nothing, and is logged."""
     async with open_plain(tmp_path) as desk:
         carol = desk.peer(Credentials("carol-one", "abcdefgh"))
         assert remark(carol) == "No acl config for carol-one"
@@ -28,6 +28,12 @@ async def test_changed_files_count_within_a_second_or_two(tmp_path: Path) -> Non
             await until(lambda: [line for line in logs if line["event"] == "accounts_not_reloaded"])
         assert not remark(carol)
         assert "secretword" not in str(logs)
+        for text in ("", "accounts: 2026-13-45"):
+            with capture_logs() as logs:
+                (tmp_path / "conf" / "plain_acl.yml").write_text(text)
+                await until(lambda logs=logs: [line for line in logs if line["event"] == "accounts_not_reloaded"])
+            assert not remark(desk.peer(Credentials("RocketMQ", "87654321")))
+        (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
 
         more.unlink()
         await until(lambda: remark(carol) == "No acl config for carol-one")
@@ -37,6 +43,9 @@ async def test_changed_files_count_within_a_second_or_two(tmp_path: Path) -> Non
     ("text", "said"),
     [
         ("accounts: {", "not YAML in line"),
+        ("# later\n", "blank"),
+        ("accounts: 2026-13-45", r"cannot hold.*\(ValueError\)"),
+        ("accounts: !!bool '12345678'", r"cannot hold.*\(KeyError\)"),
         ("- a list", "the content is list"),
         ("accounts: 5", "accounts is a list"),
         ("accounts: [5]", "an account is int"),
