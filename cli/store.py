@@ -178,7 +178,9 @@ def _print_losses(losses: Losses) -> None:
     for (topic, queue_id), loss in sorted(losses.queues.items()):
         click.echo(f"{topic} queue {queue_id}: {loss.messages} messages, offsets {loss.first_offset} to {loss.last_offset}")
     if losses.damaged:
-        click.echo(f"{losses.damaged} places where no sound record begins: what is there cannot be read")
+        click.echo(
+            f"{losses.damaged} places where no sound record begins: the content of {losses.unknown_bytes} bytes is unknown"
+        )
     if not losses.queues and not losses.damaged:
         click.echo("no message")
 

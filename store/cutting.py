@@ -11,11 +11,11 @@ import attrs
 from ..message.layout import Check, check_record, span_of, topic_of
 from ..message.numbers import is_digits
 from ..world.disk import Disk
-from ..world.files import copy_sparse
+from ..world.files import PIECE_BYTES, copy_sparse
 from .checkpoint import Checkpoint
 from .errors import NoSuchOffset
 from .locking import lock_store
-from .segments import Segments
+from .segments import Segment, Segments
 
 
 @attrs.define(eq=False)
@@ -36,6 +36,8 @@ class Losses:
     """Physical offsets: the bytes from `begin` to `end` would be cut, including the zeros behind the last record."""
     damaged: int = 0
     """How many places have no sound record, so that their content is unknown."""
+    unknown_bytes: int = 0
+    """How many bytes these places have; some hide the records behind them, up to the end of the file."""
     queues: dict[tuple[str, int], QueueLoss] = attrs.field(factory=dict[tuple[str, int], QueueLoss])
 
 
@@ -66,7 +68,7 @@ def losses_of(disk: Disk, root: str, offset: int, directory: str | None = None) 
         for segment in segments.files:
             at = max(offset - segment.start, 0)
             while at < segment.size:
-                size = _count(segment.view, at, losses)
+                size = _count(segment, at, losses)
                 if size == 0:
                     break
                 at += size
@@ -75,20 +77,31 @@ def losses_of(disk: Disk, root: str, offset: int, directory: str | None = None) 
         segments.close()
 
 
-def _count(view: memoryview, at: int, losses: Losses) -> int:
+def _count(segment: Segment, at: int, losses: Losses) -> int:
     """Count the record at `at`; returns its size, or 0 if no further record can be found in the file."""
+    view = segment.view
     check, span = check_record(view, at, len(view))
-    if check is Check.NOTHING and any(view[at : at + 64]):
-        losses.damaged += 1
-        span = span_of(view, at, len(view))  # its sizes may still lead to the next one
-        return span.size if span is not None else 0
-    if span is None:
+    if check is Check.BLANK:
         return 0
+    if check is Check.NOTHING or span is None:
+        span = span_of(view, at, len(view))  # its sizes may still lead to the next one
+        size = span.size if span is not None else _size_before_zeros(segment, at)
+        losses.damaged += size > 0
+        losses.unknown_bytes += size
+        return span.size if span is not None else 0
     loss = losses.queues.setdefault((topic_of(view, span), span.queue_id), QueueLoss(span.queue_offset, span.queue_offset))
     loss.first_offset = min(loss.first_offset, span.queue_offset)
     loss.last_offset = max(loss.last_offset, span.queue_offset)
     loss.messages += 1
     return span.size
+
+
+def _size_before_zeros(segment: Segment, at: int) -> int:
+    """How many bytes the file has from `at` on before those that are zeros up to its end."""
+    for low in reversed(range(at, segment.size, PIECE_BYTES)):
+        if size := segment.nonzero_size(low, PIECE_BYTES):
+            return low + size - at
+    return 0
 
 
 def cut_log(disk: Disk, root: str, offset: int, directory: str | None = None) -> Cut:

@@ -54,8 +54,23 @@ async def test_damaged_places_are_counted_and_passed_over(tmp_path: Path, offset
 
     losses = losses_of(DISK, str(tmp_path), offsets[30])
 
-    assert losses.damaged == 1
+    assert (losses.damaged, losses.unknown_bytes) == (1, offsets[33] - offsets[32])
     assert sum(loss.messages for loss in losses.queues.values()) == 9
+
+
+async def test_what_lies_behind_zeros_in_a_file_is_not_passed_over_in_silence(tmp_path: Path, offsets: list[int]) -> None:
+    """Lost sectors read as zeros, and the records behind them cannot be found; the zeros at the end of the log are no loss."""
+    at = offsets[32]
+    path = tmp_path / "commitlog" / f"{at // SEGMENT * SEGMENT:020d}"
+    content = bytearray(path.read_bytes())
+    content[at % SEGMENT : at % SEGMENT + 200] = bytes(200)
+    path.write_bytes(content)
+
+    losses = losses_of(DISK, str(tmp_path), at)
+
+    found = sum(loss.messages for loss in losses.queues.values())
+    assert found == sum(offset // SEGMENT > at // SEGMENT for offset in offsets)  # those of the next file
+    assert (losses.damaged, losses.unknown_bytes) == (1, len(content.rstrip(b"\0")) - at % SEGMENT)
 
 
 @pytest.mark.parametrize("number", [30, 5, 0])
