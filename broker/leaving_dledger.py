@@ -123,7 +123,7 @@ def _copy_log(world: World, files: list[LogFile], target: str, tables_end: int, 
     config = StoreConfig(
         store_path_root_dir=target,
         store_path_commit_log=f"{target}/{UNFINISHED}",
-        mapped_file_size_commit_log=len(files[-1].view),
+        mapped_file_size_commit_log=files[-1].size,
     )
     world.disk.make_directories(config.commit_log_directory)
     log = open_local_commit_log(world, config)

@@ -131,7 +131,7 @@ def backup(store: str, backup: str, put: str | None, as_json: bool) -> None:
 
 
 def _log_bytes(world: World, root: str) -> int:
-    return sum(len(file.view) for part in log_parts(world.disk, root) for file in part.files)
+    return sum(file.size for part in log_parts(world.disk, root) for file in part.files)
 
 
 @click.command("verify-backup")

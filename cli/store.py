@@ -43,7 +43,7 @@ def _log_of(store: str) -> list[LogFile]:
     """
     disk = real_world().disk
     files = all_log_files(disk, store)
-    if any(len(file.view) for file in files):
+    if any(file.size for file in files):
         return files
     if disk.is_directory(f"{store}/commitlog"):
         raise click.ClickException(f"{store} is a store without messages: its log has no bytes yet")
@@ -120,7 +120,7 @@ def verify_store(store: str, as_json: bool) -> None:
 
 
 def _verified(store: str, files: list[LogFile], *, as_json: bool) -> Report:
-    size = sum(len(file.view) for file in files)
+    size = sum(file.size for file in files)
     with click.progressbar(length=size, label="reading the log", file=sys.stderr, hidden=as_json) as bar:
         return verify(real_world().disk, store, bar.update, files)
 

@@ -24,7 +24,7 @@ def command(store: str, target: str) -> None:
     """
     world, root = real_world(), store.rstrip("/")
     try:
-        size = sum(len(file.view) for file in all_log_files(world.disk, root))
+        size = sum(file.size for file in all_log_files(world.disk, root))
         with click.progressbar(length=size, label="copying the log", file=sys.stderr) as bar:
             copy = write_classic_copy(world, root, target.rstrip("/"), bar.update)
     except (HaError, StoreError) as error:

@@ -374,6 +374,14 @@ def check_record(buffer: Buffer, position: int, limit: int, *, check_crc: bool =
     return Check.RECORD, span
 
 
+def size_beyond(buffer: Buffer, position: int, limit: int) -> int:
+    """The size of the record that begins at `position` if by that size it ends behind `limit`; otherwise 0."""
+    if limit - position < BLANK.size:
+        return 0
+    size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+    return size if magic in (MAGIC_V1, MAGIC_V2) and position + size > limit else 0
+
+
 def is_part_of_record(part: Buffer, physical_offset: int, room: int) -> bool:
     """Whether `part` may be the first bytes of a record or filler at `physical_offset`, whose other bytes are missing.
 

@@ -22,7 +22,7 @@ from ..world.files import PIECE_BYTES, read_file, replace_file
 from .backup_plan import MANIFEST, Choice, Extent, Piece, Point, SmallFile, choose, decode_point, plan
 from .errors import BackupRefused, DamagedBackup
 from .json_file import JsonFile
-from .offline import Advance, LogFile, Look, Report, read_log
+from .offline import Advance, LogFile, LogReader, Look, Report, read_log
 from .opening import UNFINISHED
 from .segments import Segments
 
@@ -218,16 +218,19 @@ class _Sum:
 
 def _files_of(parts: Sequence[LogPart]) -> dict[Extent, LogFile]:
     return {
-        Extent(part.directory, file.start, len(file.view), file.start, file.start + len(file.view)): file
+        Extent(part.directory, file.start, file.size, file.start, file.start + file.size): file
         for part in parts
         for file in part.files
-        if len(file.view)
+        if file.size
     }
 
 
-def _bytes_of(extent: Extent, source: LogFile) -> Iterator[memoryview]:
-    begin, end = extent.begin - source.start, extent.end - source.start
-    return (source.view[at : min(at + PIECE_BYTES, end)] for at in range(begin, end, PIECE_BYTES))
+def _bytes_of(extent: Extent, source: LogFile) -> Iterator[bytes]:
+    at, end = extent.begin - source.start, extent.end - source.start
+    while at < end:
+        piece = source.read(at, min(PIECE_BYTES, end - at))
+        yield piece
+        at += len(piece)
 
 
 def _small_files(disk: Disk, root: str, parts: Sequence[LogPart]) -> Iterator[tuple[str, bytes]]:
@@ -255,7 +258,7 @@ def _table_of(disk: Disk, path: str) -> bytes:
 def _end_of(files: Sequence[LogFile]) -> int:
     """The physical offset behind the last sound record; files that were prepared for later records are empty."""
     for file in reversed(files):
-        if file.look(file, 0)[0] is not Check.NOTHING:
+        if LogReader(file).look(0)[0] is not Check.NOTHING:
             report = Report(end=file.start)
             for record in read_log([file], report=report):
                 report.end = record.offset + record.span.size
@@ -419,7 +422,7 @@ def _cut_at(disk: Disk, target: str, choice: Choice, until_ms: int, look_of: Cal
         for run in runs.values():
             run.load()
         files = [
-            LogFile(segment.path, segment.start, segment.view, look_of(path))
+            LogFile(disk, segment.path, segment.start, segment.size, look_of(path))
             for path, run in runs.items()
             for segment in run.files
         ]
@@ -428,7 +431,6 @@ def _cut_at(disk: Disk, target: str, choice: Choice, until_ms: int, look_of: Cal
             if record.span.store_timestamp > until_ms:
                 break
             end = record.offset + record.span.size
-        del files
         for path, run in runs.items():
             if run.min_offset >= end:
                 run.clear()

@@ -17,6 +17,9 @@ StoreError
 ├── AppendUnclear        an append failed, and what it wrote could not be removed (an OSError too)
 ├── NoSuchOffset         a physical offset that the log does not have
 └── OffsetGap            raw bytes do not begin at the end of the log
+
+OSError
+└── UnreadableLog        the disk does not give bytes of the log
 """
 
 from __future__ import annotations
@@ -184,6 +187,17 @@ class RecordTooLarge(NotWritable):
 
 class AppendUnclear(StoreError, OSError):
     """The disk refused an append and then also its removal: after a crash, the records may be in the log."""
+
+
+class UnreadableLog(OSError):
+    """The disk does not give the byte at `offset` of the log."""
+
+    after = 0
+    """The position in the file at which the record with that byte ends by its size; where it begins if that is unknown."""
+
+    def __init__(self, path: str, offset: int, cause: OSError) -> None:
+        super().__init__(cause.errno, f"physical offset {offset} cannot be read: {cause.strerror or cause}", path)
+        self.offset = offset
 
 
 class OffsetGap(StoreError):

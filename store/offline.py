@@ -6,6 +6,7 @@ are RocketMQ's: `commitlog/`, `consumequeue/TOPIC/QUEUE/`. A `Look` decodes how 
 
 from __future__ import annotations
 
+import errno
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
 
@@ -14,11 +15,13 @@ import attrs
 from ..message.control import TOPIC_DELETED, decode_control, deleted_topic_of, is_control
 from ..message.errors import CorruptRecord
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
-from ..message.layout import Check, RecordSpan, check_record, topic_of
+from ..message.layout import Check, RecordSpan, check_record, size_beyond, span_of, topic_of
 from ..message.numbers import is_digits
 from ..world.disk import Disk
+from ..world.files import PIECE_BYTES
 from .checkpoint import Checkpoint
 from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from .errors import UnreadableLog
 from .recovery_mark import RecoveryMark
 
 PROBLEMS_MAX = 100
@@ -26,27 +29,109 @@ PROBLEMS_MAX = 100
 
 NAME_DIGITS = 20
 
-Look = Callable[["LogFile", int], tuple[Check, RecordSpan | None, int]]
-"""Takes a file and a position in it; returns what is there, the record if it is one, and the position of what follows."""
+HEAD_BYTES_MAX = 256
+"""No fixed part of a record or an entry has more bytes."""
+
+Look = Callable[["LogPiece", int], tuple[Check, RecordSpan | None, int]]
+"""Takes a part of a file and a position in it; returns what is there, the record if it is one, and where the next one begins.
+
+That is behind the part if the record is cut there by its own size, and `position` if no record with sensible sizes is there."""
 Advance = Callable[[int], None]
 """Called with the number of log bytes that were read since the last call."""
 
 
-def look_at_record(file: LogFile, position: int) -> tuple[Check, RecordSpan | None, int]:
+def look_at_record(piece: LogPiece, position: int) -> tuple[Check, RecordSpan | None, int]:
     """What is at a position of a classic segment, where records follow one another directly."""
-    found, span = check_record(file.view, position, len(file.view))
-    return found, span, position + span.size if span is not None else position
+    view, size = piece.view, len(piece.view)
+    found, span = check_record(view, position, size)
+    if span is not None:
+        return found, span, position + span.size
+    damaged = span_of(view, position, size) if found is Check.NOTHING else None
+    return found, None, position + (damaged.size if damaged is not None else size_beyond(view, position, size))
+
+
+@attrs.frozen
+class LogPiece:
+    """A part of a file of the log, and the physical offset of its first byte."""
+
+    start: int
+    view: memoryview
 
 
 @attrs.frozen
 class LogFile:
     """One file of the log, and the physical offset of its first byte."""
 
+    disk: Disk = attrs.field(repr=False)
     path: str
     start: int
-    view: memoryview
+    size: int
     look: Look = look_at_record
     """Decodes what is at a position of the file."""
+    held: memoryview | None = None
+    """A map of the file, so that its bytes can still be read when retention has removed it."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes, at least one; fewer at the end of the file and before those that cannot be read.
+
+        They are not read from a map, in which an unreadable sector is a signal that ends the process.
+
+        Raises:
+            UnreadableLog: the disk does not give the byte at `position`.
+            OSError: the file cannot be opened.
+        """
+        try:
+            file = self.disk.open(self.path, read_only=True)
+        except FileNotFoundError:
+            if self.held is None:
+                raise
+            return bytes(self.held[position : position + size])
+        try:
+            content, reason = file.read(position, size), OSError(errno.EIO, "the file ends before it")
+        except OSError as error:
+            content, reason = b"", error
+        finally:
+            file.close()
+        if not content:
+            raise UnreadableLog(self.path, self.start + position, reason) from reason
+        return content
+
+
+@attrs.define(eq=False)
+class LogReader:
+    """Looks at the records of a file, which it reads in pieces."""
+
+    file: LogFile
+    piece: LogPiece = attrs.field(default=LogPiece(0, memoryview(b"")))
+    """What was read last, in which the record is that was looked at last."""
+
+    def look(self, position: int) -> tuple[Check, RecordSpan | None, int]:
+        """What `Look` returns for a position of the file.
+
+        Raises:
+            UnreadableLog: the disk does not give all bytes of what is there.
+            OSError: the file cannot be opened.
+        """
+        at = self.file.start + position - self.piece.start
+        if 0 <= at < len(self.piece.view):
+            found, span, after = self.file.look(self.piece, at)
+            if found is not Check.NOTHING:
+                return found, span, position + after - at
+        return self._look_anew(position)
+
+    def _look_anew(self, position: int) -> tuple[Check, RecordSpan | None, int]:
+        content, needed, after = b"", PIECE_BYTES, 0
+        while True:
+            try:
+                content += self.file.read(position + len(content), needed - len(content))
+            except UnreadableLog as error:
+                error.after = position + after
+                raise
+            self.piece = LogPiece(self.file.start + position, memoryview(content))
+            found, span, after = self.file.look(self.piece, 0)
+            needed = min(max(after, HEAD_BYTES_MAX), self.file.size - position)
+            if found is not Check.NOTHING or len(content) >= needed:
+                return found, span, position + after
 
 
 @attrs.frozen
@@ -54,18 +139,18 @@ class LogRecord:
     """One sound record of the log."""
 
     offset: int
-    file: LogFile
+    piece: LogPiece
     span: RecordSpan
 
     @property
     def bytes(self) -> memoryview:
         """The record as stored."""
-        at = self.offset - self.file.start
-        return self.file.view[at : at + self.span.size]
+        at = self.offset - self.piece.start
+        return self.piece.view[at : at + self.span.size]
 
     @property
     def topic(self) -> str:
-        return topic_of(self.file.view, self.span)
+        return topic_of(self.piece.view, self.span)
 
 
 @attrs.define(eq=False)
@@ -110,9 +195,9 @@ def files_in(disk: Disk, directory: str, look: Look) -> list[LogFile]:
     for name in _numbered(disk, directory):
         path = f"{directory}/{name}"
         file = disk.open(path, read_only=True)
-        view = file.view()
+        view, size = file.view(), file.size
         file.close()  # the map stays as long as the view
-        files.append(LogFile(path, int(name), view, look))
+        files.append(LogFile(disk, path, int(name), size, look, view))
     return files
 
 
@@ -132,17 +217,21 @@ def read_log(
     """The sound records from the first one at or behind `begin`, in order, up to the end of good data.
 
     Unsound data before the zeros of the last file is added to `report`.
+
+    Raises:
+        UnreadableLog: the disk does not give the bytes of a record.
+        OSError: a file cannot be opened.
     """
     expected = files[0].start if files else 0
     for file in files:
         if file.start != expected and report is not None:
             report.problem(f"{file.path} begins at {file.start}, the file before it ends at {expected}")
-        expected = file.start + len(file.view)
+        expected = file.start + file.size
         if expected <= begin:
             continue
-        position, size = 0, len(file.view)
+        reader, position, size = LogReader(file), 0, file.size
         while position < size:
-            found, span, after = file.look(file, position)
+            found, span, after = reader.look(position)
             if found is not Check.RECORD:
                 break
             if span is not None:  # else an entry that is no message
@@ -150,7 +239,7 @@ def read_log(
                 if span.physical_offset != at and report is not None:
                     report.problem(f"the record at {at} says that it lies at {span.physical_offset}")
                 if at >= begin:
-                    yield LogRecord(at, file, span)
+                    yield LogRecord(at, reader.piece, span)
             advance(after - position)
             position = after
         else:
@@ -168,7 +257,7 @@ def _judge_end(file: LogFile, position: int, is_last: bool, report: Report) -> N
     report.end = file.start + position
     if not is_last:
         report.problem(f"no sound record at {report.end}, though the log goes on in later files")
-    elif any(file.view[position : position + 64]):
+    elif any(file.read(position, 64)):
         report.problem(f"no sound record at {report.end}, and what lies there is not the empty end of the log")
 
 
@@ -201,7 +290,7 @@ def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list
         files: the files of its log; those of a classic log if None.
 
     Raises:
-        OSError: a file cannot be read.
+        OSError: a file cannot be opened.
     """
     report, files = Report(), log_files(disk, root) if files is None else files
     report.begin = report.end = files[0].start if files else 0
@@ -209,20 +298,23 @@ def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list
     mark = RecoveryMark.decode(checkpoint.mark)  # read first: while a broker runs, the log is never behind it
     behind: int | None = None
     checks: dict[tuple[str, int], _QueueCheck] = {}
-    for record in read_log(files, report=report, advance=advance):
-        report.records += 1
-        report.end = record.offset + record.span.size
-        if behind is None and mark is not None and record.offset >= mark.flushed_offset:
-            behind = record.span.store_timestamp
-        if record.span.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
-            # Half messages and rollbacks are in no queue.
-            if is_control(record.topic, record.span.sys_flag):
-                _end_topic(record, checks, report)
-            continue
-        queue = (record.topic, record.span.queue_id)
-        if queue not in checks:
-            checks[queue] = _QueueCheck(*queue, read_queue(disk, root, *queue))
-        checks[queue].compare(record, report)
+    try:
+        for record in read_log(files, report=report, advance=advance):
+            report.records += 1
+            report.end = record.offset + record.span.size
+            if behind is None and mark is not None and record.offset >= mark.flushed_offset:
+                behind = record.span.store_timestamp
+            if record.span.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+                # Half messages and rollbacks are in no queue.
+                if is_control(record.topic, record.span.sys_flag):
+                    _end_topic(record, checks, report)
+                continue
+            queue = (record.topic, record.span.queue_id)
+            if queue not in checks:
+                checks[queue] = _QueueCheck(*queue, read_queue(disk, root, *queue))
+            checks[queue].compare(record, report)
+    except UnreadableLog as error:
+        report.problem(f"{error.filename}: {error.strerror}")
     for check in checks.values():
         check.finish(report)
     report.queues = len(checks)

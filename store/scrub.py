@@ -2,20 +2,22 @@
 
 A record that is damaged is reported and no longer served, until it is found sound again: another node's copy may have replaced
 it. One pass reads all files that are no longer written; the next one begins a day after it began, at the earliest. Files are
-read in worker threads, through their maps.
+read in worker threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import attrs
 import trio
 
-from ..message.layout import Check, span_of
+from ..message.layout import Check
 from ..world.events import get_logger
+from .errors import UnreadableLog
 from .message_store import MessageStore
-from .offline import LogFile, Look, look_at_record
+from .offline import LogFile, LogReader, Look, look_at_record
 
 log = get_logger(__name__)
 
@@ -25,11 +27,6 @@ DAMAGED_MAX = 1000
 """How many damaged records are remembered; further ones are reported, and found again by the next pass."""
 
 
-def _record_size(view: memoryview, at: int) -> int:
-    span = span_of(view, at, len(view))
-    return span.size if span is not None else 0
-
-
 @attrs.frozen
 class Framing:
     """How a log frames its records."""
@@ -37,11 +34,9 @@ class Framing:
     look: Look
     header_size: int
     """How many bytes precede each record."""
-    size_of: Callable[[memoryview, int], int]
-    """The size that what is at a position says to have, header included; 0 if that cannot be."""
 
 
-CLASSIC = Framing(look_at_record, 0, _record_size)
+CLASSIC = Framing(look_at_record, 0)
 
 
 @attrs.frozen
@@ -54,27 +49,35 @@ class Checked:
     """The physical offsets of damaged records."""
 
 
-def check(view: memoryview, start: int, size: int, framing: Framing) -> Checked:
+def check(file: LogFile, start: int, size: int, framing: Framing) -> Checked:
     """Read at least `size` bytes of records; blocks.
 
     Args:
-        view: the bytes of a full file from the physical offset `start` on, at which a record begins.
+        file: a full file.
+        start: the physical offset in it from which on it is read, at which a record begins.
 
     Returns:
-        What was found. A record whose size is damaged too hides those behind it, up to the end of the file.
+        What was found. A record whose size is damaged too hides those behind it, up to the end of the file. One that the disk
+        does not give is damaged.
+
+    Raises:
+        OSError: the file cannot be opened.
     """
-    file, at, damaged = LogFile("", start, view, framing.look), 0, list[int]()
-    while at < min(size, len(view)):
-        found, span, after = framing.look(file, at)
+    reader, at, damaged = LogReader(file), start - file.start, list[int]()
+    end = min(at + size, file.size)
+    while at < end:
+        try:
+            found, span, after = reader.look(at)
+        except UnreadableLog as error:
+            found, span, after = Check.NOTHING, None, error.after
         if found is Check.BLANK:
-            return Checked(start + len(view), tuple(damaged))
-        if found is Check.NOTHING or (span is not None and span.physical_offset != start + after - span.size):
-            damaged.append(start + at + framing.header_size)
-            after = at + framing.size_of(view, at)
-            if not at < after <= len(view):
-                return Checked(start + len(view), tuple(damaged))
+            return Checked(file.start + file.size, tuple(damaged))
+        if found is Check.NOTHING or (span is not None and span.physical_offset != file.start + after - span.size):
+            damaged.append(file.start + at + framing.header_size)
+            if not at < after <= file.size:
+                return Checked(file.start + file.size, tuple(damaged))
         at = after
-    return Checked(start + at, tuple(damaged))
+    return Checked(file.start + at, tuple(damaged))
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -122,18 +125,29 @@ class Scrubber:
             if file is None:
                 self._next = 0
                 return
-            if self._next == 0:
-                if clock.monotonic() < self._pass_at:
-                    return
-                self._pass_at = clock.monotonic() + PASS_SECONDS_MIN
+            now, begins = clock.monotonic(), self._next == 0
+            if begins and now < self._pass_at:
+                return
             start = max(self._next, file.start, log_.min_offset)
-            view = log_.slice_from(start, file.start + file.size - start)
-            checked = await self.store.world.workers.run(check, view, start, size, self.framing_at(start))
-            del view
+            checked = await self._check(start, size)
+            if checked is None:
+                return
+            if begins:
+                self._pass_at = now + PASS_SECONDS_MIN
             if log_.min_offset <= start:  # else it has expired meanwhile, and what was read may have been a part
                 self._note(file.path, checked)
             self._next, size = max(checked.end, start + 1), size - (checked.end - start)
             self.checked_bytes += checked.end - start
+
+    async def _check(self, start: int, size: int) -> Checked | None:
+        """Call `check` for the file that has the physical offset `start`; None if it has expired, or cannot be opened now."""
+        world, framing = self.store.world, self.framing_at(start)
+        for file in self.store.log.files():
+            if file.start <= start < file.start + file.size:
+                with suppress(OSError):
+                    part = LogFile(world.disk, file.path, file.start, file.size, framing.look)
+                    return await world.workers.run(check, part, start, size, framing)
+        return None
 
     def _note(self, path: str, checked: Checked) -> None:
         damaged = self.store.damaged
@@ -155,10 +169,8 @@ class Scrubber:
             if start < store.log.min_offset:
                 store.damaged.discard(offset)
                 continue
-            view = store.log.slice_from(start, store.log.segment_end(start) - start)
-            checked = await store.world.workers.run(check, view, start, 1, framing)
-            del view
-            if not checked.damaged:
+            checked = await self._check(start, 1)
+            if checked is not None and not checked.damaged:
                 store.damaged.discard(offset)
                 log.info("damaged_record_sound_again", physical_offset=offset)
             else:

@@ -125,8 +125,12 @@ class Mending:
         if not ledger.begin_index <= index <= ledger.end_index:
             return None
         try:
-            entry = ledger.entry(index)
-        except HaError:
+            position, size = ledger.place_of(index)
+            segment = ledger.data.find(position)
+            assert segment is not None
+            # Not from the map, in which a sector that the disk does not give is a signal that ends the process.
+            entry = memoryview(segment.file.read(position - segment.start, size))
+        except (HaError, OSError):
             return None
         return entry if self._fits(index, entry) else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...message.layout import Check, RecordSpan, check_record
 from ...store.backup import LogPart
-from ...store.offline import LogFile, Look, files_in, log_files, look_at_record
+from ...store.offline import LogFile, LogPiece, Look, files_in, log_files, look_at_record
 from ...store.scrub import Framing
 from ...world.disk import Disk
 from .checkpoint import Checkpoint, CheckpointFile
@@ -58,36 +58,28 @@ def forget_what_was_synced(disk: Disk, root: str) -> None:
             file.save(Checkpoint(**{key: getattr(found, key) for key in kept}))
 
 
-def _entry_size(view: memoryview, at: int) -> int:
-    if len(view) - at < HEADER_SIZE:
-        return 0
-    magic, size, *_ = ENTRY.codec.unpack_from(view, at)
-    return size if magic == MAGIC_ENTRY and size >= HEADER_SIZE else 0
-
-
-def look_at_entry(file: LogFile, position: int) -> tuple[Check, RecordSpan | None, int]:
+def look_at_entry(piece: LogPiece, position: int) -> tuple[Check, RecordSpan | None, int]:
     """Check what is at a position of a ledger's data file: a complete entry in its place, a blank block, or nothing."""
-    view, left = file.view, len(file.view) - position
-    if left >= BLANK_SIZE and BLANK.codec.unpack_from(view, position) == (MAGIC_BLANK, left):
-        return Check.BLANK, None, position
+    view, left = piece.view, len(piece.view) - position
+    if left >= BLANK_SIZE:
+        magic, size = BLANK.codec.unpack_from(view, position)
+        if magic == MAGIC_BLANK and size >= left:
+            return Check.BLANK if size == left else Check.NOTHING, None, position + size
     if left < HEADER_SIZE:
         return Check.NOTHING, None, position
     magic, size, _, _, place, _, _, crc, body_size = ENTRY.codec.unpack_from(view, position)
-    if (
-        magic != MAGIC_ENTRY
-        or size != HEADER_SIZE + body_size
-        or not HEADER_SIZE <= size <= left
-        or place != file.start + position
-    ):
+    if magic != MAGIC_ENTRY or size < HEADER_SIZE:
         return Check.NOTHING, None, position
     at, after = position + HEADER_SIZE, position + size
+    if size != HEADER_SIZE + body_size or size > left or place != piece.start + position:
+        return Check.NOTHING, None, after
     body = view[at:after]
     if not body_is_sound(body, crc):
-        return Check.NOTHING, None, position
+        return Check.NOTHING, None, after
     if not is_message(body):
         return Check.RECORD, None, after
     found, span = check_record(view, at, after)
     return found, span, after
 
 
-ENTRIES = Framing(look_at_entry, HEADER_SIZE, _entry_size)
+ENTRIES = Framing(look_at_entry, HEADER_SIZE)

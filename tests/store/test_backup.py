@@ -16,7 +16,11 @@ from ledgermq.store.errors import BackupRefused, DamagedBackup
 from ledgermq.store.json_file import JsonFile
 from ledgermq.store.offline import log_files, read_log
 from ledgermq.store.segments import Segments
+from ledgermq.world.disk import RealDisk
+from ledgermq.world.files import replace_file
 from ledgermq.world.memory_disk import MemoryDisk
+
+from .watched_disk import WatchedDisk
 
 SIZE = 1024
 
@@ -159,9 +163,24 @@ def test_the_cut_at_a_moment_leaves_nothing_behind_it(store: Store) -> None:
     store.restored("cut", moment)
 
     size = sum(map(len, store.records[:15]))
-    content = b"".join(bytes(file.view) for file in log_files(store.disk, "cut"))
+    content = b"".join(bytes(file.read(0, file.size)) for file in log_files(store.disk, "cut"))
     assert sum(map(bool, content)) <= size + 16
     assert bytes(content[-SIZE // 2 :]).strip(b"\0") == b"" or len(content) <= 5 * SIZE
+
+
+def test_a_log_that_the_disk_does_not_give_is_not_backed_up(tmp_path: Path) -> None:
+    """The error names the place; a map of the file would end the process, and a cut there would lose the rest in silence."""
+    store, root = Store(), f"{tmp_path}/store"
+    store.put(12)
+    for file in log_files(store.disk, "store"):
+        replace_file(RealDisk(), f"{tmp_path}/{file.path}", file.read(0, file.size))
+    disk = WatchedDisk(unreadable={f"{root}/commitlog/{SIZE:020d}": range(50, 60)})
+    keep = DirectoryKeep(disk, f"{tmp_path}/backup")
+
+    with pytest.raises(OSError, match=f"physical offset {SIZE + 50} cannot be read"):
+        take_backup(disk, root, keep, lambda: log_parts(disk, root), lambda: 5000)
+
+    assert keep.points() == []
 
 
 def test_files_that_expire_while_a_backup_runs_are_in_it(store: Store) -> None:
@@ -305,13 +324,11 @@ def test_drawn_histories_are_restored(seed: int) -> None:
 
 def test_a_backup_in_files_of_the_system_is_restored(tmp_path: Path) -> None:
     """Second names are those of the file system."""
-    from ledgermq.world.disk import RealDisk
-
     disk, store = RealDisk(), Store()
     store.put(12)
     (tmp_path / "store/commitlog").mkdir(parents=True)
     for file in log_files(store.disk, "store"):
-        (tmp_path / file.path).write_bytes(file.view)
+        (tmp_path / file.path).write_bytes(file.read(0, file.size))
     root, keep = f"{tmp_path}/store", DirectoryKeep(disk, f"{tmp_path}/backup")
 
     done = take_backup(disk, root, keep, lambda: log_parts(disk, root), lambda: 5000)

@@ -17,6 +17,8 @@ from ledgermq.store.offline import log_files, read_log, read_queue, stores_below
 from ledgermq.store.recovery_mark import RecoveryMark
 from ledgermq.world.disk import DiskFile, DiskLock, RealDisk
 
+from .watched_disk import WatchedDisk
+
 FILE_SIZE = 1024
 COUNT = 25
 DISK = RealDisk()
@@ -114,6 +116,17 @@ def test_a_damaged_record_in_the_middle_is_found(store: Path) -> None:
 
     assert any("though the log goes on" in problem for problem in report.problems)
     assert report.end == FILE_SIZE
+
+
+def test_a_record_that_the_disk_does_not_give_is_a_problem(store: Path) -> None:
+    """It has the file and the offset, and does not end the process, as a map of the file would."""
+    path = store / "commitlog" / f"{FILE_SIZE:020d}"
+    disk = WatchedDisk(unreadable={str(path): range(88, 90)})
+
+    report = verify(disk, str(store))
+
+    assert report.problems[0] == f"{path}: physical offset {FILE_SIZE + 88} cannot be read: Input/output error"
+    assert report.end <= FILE_SIZE
 
 
 def test_a_torn_tail_is_distinguished_from_the_empty_end(store: Path) -> None:

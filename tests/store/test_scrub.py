@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import attrs
+import pytest
 
-from ledgermq.store import scrub
+from ledgermq.store import offline, scrub
 from ledgermq.store.message_store import MessageStore
+from ledgermq.store.offline import log_files
+from ledgermq.store.opening import open_message_store
 from ledgermq.store.scrub import CLASSIC, Scrubber, check
+from ledgermq.testing.sim.disk import SimDisk
 
-from .stores import SetClock, incoming, small_store
+from .stores import STORE_HOST, SetClock, incoming, sim_world, small_config, small_store
+from .watched_disk import WatchedDisk
 
 
 def scrubber(store: MessageStore) -> tuple[Scrubber, list[int]]:
@@ -85,6 +90,48 @@ async def test_a_record_of_which_the_size_is_damaged_is_found(tmp_path: Path) ->
         assert one.found == 2
 
 
+async def test_records_that_the_disk_does_not_give_are_damaged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One is cut by the lost bytes and the next has none left, not even its size, which hides those behind it in the file."""
+    disk = WatchedDisk()
+    async with small_store(tmp_path, disk=disk) as store:
+        offsets = put(store, 40)
+        await store.log.flush()
+        first, second = store.log.files()[:2]
+        disk.unreadable[first.path] = range(offsets[2] + 120, offsets[2] + 130)
+        at = next(offset for offset in offsets if offset > second.start) - second.start
+        disk.unreadable[second.path] = range(at - 10, at + 100)
+        one, mended = scrubber(store)
+
+        await one.step(1 << 30)
+
+        expected = [offsets[2], second.start, second.start + at]
+        assert mended == expected
+        assert first.path in caplog.text
+        disk.unreadable.clear()
+        await one.look_again()
+        assert store.damaged == set()
+
+
+async def test_a_disk_that_reads_nothing_ends_no_step(tmp_path: Path) -> None:
+    """Also one that does not even open the file, as one that has expired meanwhile: nothing is known of it then."""
+    disk = SimDisk()
+    async with open_message_store(sim_world(disk), small_config(Path("store")), store_host=STORE_HOST) as store:
+        put(store, 40)
+        await store.log.flush()
+        one, _ = scrubber(store)
+        disk.faults.open_error = 1.0
+        await one.step(1 << 30)
+        assert one.found == one.checked_bytes == 0
+        disk.faults.calm()
+
+        disk.faults.read_error = 1.0
+        await one.step(1 << 30)
+        await one.look_again()
+
+        assert store.damaged == {file.start for file in store.log.files()[:-1]}
+        disk.faults.calm()
+
+
 async def test_a_step_reads_no_more_than_it_may(tmp_path: Path) -> None:
     """But for the rest of the last record; steps together read everything once."""
     async with small_store(tmp_path) as store:
@@ -148,13 +195,28 @@ async def test_what_is_sound_again_is_served_again(tmp_path: Path) -> None:
         assert store.damaged == set()
 
 
-async def test_a_file_is_checked_from_the_record_at_which_the_view_begins(tmp_path: Path) -> None:
+async def test_a_file_is_checked_from_the_record_at_which_a_step_begins(tmp_path: Path) -> None:
     async with small_store(tmp_path) as store:
         offsets = put(store, 40)
-        view = store.log.slice_from(offsets[2], 4096)
+        first = log_files(store.world.disk, str(tmp_path))[0]
 
-        checked = check(view, offsets[2], 1, CLASSIC)
+        assert check(first, offsets[2], 1, CLASSIC) == scrub.Checked(offsets[3], ())
 
-        assert checked == scrub.Checked(offsets[3], ())
         shifted = attrs.evolve(CLASSIC, header_size=5)
-        assert check(view[1:], offsets[2] + 1, 1, shifted).damaged == (offsets[2] + 6,)
+        assert check(first, offsets[2] + 1, 1, shifted).damaged == (offsets[2] + 6,)
+
+
+@pytest.mark.parametrize("piece_bytes", [300, 500, 1000])
+async def test_records_that_reach_beyond_a_piece_are_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    monkeypatch.setattr(offline, "PIECE_BYTES", piece_bytes)
+    async with small_store(tmp_path) as store:
+        offsets = put(store, 40)
+        await store.log.flush()
+        damage(store, offsets[3], 120)
+
+        one = await scrubbed(store)
+
+        assert store.damaged == {offsets[3]}
+        assert one.checked_bytes == store.log.files()[-1].start

@@ -18,6 +18,8 @@ class WatchedFile:
     fail_at: int = -1
     writes: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
     """Position and size of each."""
+    unreadable: range = range(0)
+    """The positions that cannot be read, as of a sector that the medium has lost; as in Linux, a read ends before them."""
 
     @property
     def size(self) -> int:
@@ -31,6 +33,10 @@ class WatchedFile:
         self.file.write(buffer, position)
 
     def read(self, position: int, size: int) -> bytes:
+        if position in self.unreadable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if position < self.unreadable.start:
+            size = min(size, self.unreadable.start - position)
         return self.file.read(position, size)
 
     def view(self) -> memoryview:
@@ -57,7 +63,10 @@ class WatchedDisk(RealDisk):
     """All files that were opened are there to be looked at."""
 
     opened: list[WatchedFile] = attrs.field(factory=list[WatchedFile])
+    unreadable: dict[str, range] = attrs.field(factory=dict[str, range])
+    """The positions of each file that cannot be read."""
 
     def open(self, path: str, *, create_size: int | None = None, read_only: bool = False) -> DiskFile:
-        self.opened.append(WatchedFile(super().open(path, create_size=create_size, read_only=read_only)))
+        file = super().open(path, create_size=create_size, read_only=read_only)
+        self.opened.append(WatchedFile(file, unreadable=self.unreadable.get(path, range(0))))
         return self.opened[-1]

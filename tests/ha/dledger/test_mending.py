@@ -72,6 +72,27 @@ def test_a_body_that_rotted_at_the_leader_does_not_spread_and_is_mended(seed: in
         scenario(story, seed=seed)
 
 
+def test_an_entry_that_the_disk_does_not_give_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    """It is not read from a map, in which a lost sector ends the process."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 3)
+        await group.converged()
+        ledger = leader.up.ledger
+        position, _ = ledger.place_of(ledger.end_index)
+        leader.machine.disk.faults.read_error = 1.0
+
+        assert leader.up.mend(position)
+
+        assert f"damaged_entry_found index={ledger.end_index}" in caplog.text
+        leader.machine.disk.faults.calm()
+        await group.put_until_done()
+
+    with caplog.at_level("INFO"):
+        scenario(story)
+
+
 def test_without_a_sound_copy_no_node_takes_the_damaged_one(caplog: pytest.LogCaptureFixture) -> None:
     """The others stay behind it, and the leader's log names it. A node with a copy that comes back lets all go on.
 
