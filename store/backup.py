@@ -23,7 +23,7 @@ from .backup_plan import MANIFEST, Choice, Extent, Piece, Point, SmallFile, choo
 from .errors import BackupRefused, DamagedBackup
 from .json_file import JsonFile
 from .offline import Advance, LogFile, LogReader, Look, Report, read_log
-from .opening import UNFINISHED
+from .opening import UNFINISHED, unfinished_copy
 from .segments import Segments
 
 
@@ -164,9 +164,12 @@ def take_backup(
     Raises:
         BackupRefused: the store has no record or no sound tables, or its log does not continue that of the backup.
         DamagedBackup: the newest point cannot be read.
+        UnfinishedCopy: the store is itself a copy that was not finished.
         OSError: a disk failed. No point was added, as with the others.
     Durability: on return the point survives a power cut.
     """
+    if (copy := unfinished_copy(disk, root)) is not None:
+        raise copy
     files = _files_of(log_parts())  # open from now on, so that retention may remove them
     small = dict(_small_files(disk, root, log_parts()))
     files |= _files_of(log_parts())

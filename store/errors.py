@@ -120,12 +120,13 @@ class LogOfOtherMode(StoreError):
 
 
 class UnfinishedCopy(StoreError):
-    """`path` is the incomplete log of a store that `ledgermq store to-classic` began to write."""
+    """`path` is in a store that `ledgermq store to-classic` or `restore` began to write."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} is the log of a copy that `ledgermq store to-classic` did not finish, so messages are missing. Nothing "
-            "was opened or changed. Remove the directory of the copy, and run the command again; the original is as it was"
+            f"{path} is there, so `ledgermq store to-classic` or `ledgermq store restore` has not finished writing this store: "
+            "messages are missing, and no broker opens it. Unless the command still runs, remove the directory of the store, "
+            "and run the command again; the original is as it was"
         )
         self.path = path
 

@@ -22,6 +22,7 @@ from ..world.files import PIECE_BYTES
 from .checkpoint import Checkpoint
 from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from .errors import UnreadableLog
+from .opening import unfinished_copy
 from .recovery_mark import RecoveryMark
 
 PROBLEMS_MAX = 100
@@ -293,6 +294,8 @@ def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list
         OSError: a file cannot be opened.
     """
     report, files = Report(), log_files(disk, root) if files is None else files
+    if (copy := unfinished_copy(disk, root)) is not None:
+        report.problem(str(copy))
     report.begin = report.end = files[0].start if files else 0
     clean_exit, checkpoint = not disk.exists(f"{root}/abort"), _checkpoint_of(disk, root)
     mark = RecoveryMark.decode(checkpoint.mark)  # read first: while a broker runs, the log is never behind it

@@ -46,6 +46,11 @@ UNFINISHED = "commitlog-unfinished"
 """The directory of a log that is being copied here, until all of it is on the medium; no broker reads it."""
 
 
+def unfinished_copy(disk: Disk, root: str) -> UnfinishedCopy | None:
+    """The error of a store that is being written by a copy that did not end, or has not yet; None for other ones."""
+    return UnfinishedCopy(path) if disk.exists(path := f"{root}/{UNFINISHED}") else None
+
+
 @attrs.frozen(repr=False)
 class _Opened:
     store: MessageStore
@@ -79,8 +84,8 @@ async def open_message_store(
     Cancellation: leaves the store as a clean exit does.
     """
     root = config.store_path_root_dir
-    if world.disk.exists(unfinished := f"{root}/{UNFINISHED}"):
-        raise UnfinishedCopy(unfinished)
+    if (copy := unfinished_copy(world.disk, root)) is not None:
+        raise copy
     world.disk.make_directories(root)
     world.disk.make_directories(config.commit_log_directory)
     if log_directory:

@@ -12,7 +12,7 @@ import pytest
 from ledgermq.ha.dledger.offline import log_parts, look_of
 from ledgermq.message.layout import decode_record, encode_host, encode_record
 from ledgermq.store.backup import BackedUp, DirectoryKeep, restore, take_backup, verify_backup
-from ledgermq.store.errors import BackupRefused, DamagedBackup
+from ledgermq.store.errors import BackupRefused, DamagedBackup, UnfinishedCopy
 from ledgermq.store.json_file import JsonFile
 from ledgermq.store.offline import log_files, read_log
 from ledgermq.store.segments import Segments
@@ -181,6 +181,15 @@ def test_a_log_that_the_disk_does_not_give_is_not_backed_up(tmp_path: Path) -> N
         take_backup(disk, root, keep, lambda: log_parts(disk, root), lambda: 5000)
 
     assert keep.points() == []
+
+
+def test_a_store_that_is_not_finished_is_not_backed_up(store: Store) -> None:
+    store.disk.make_directories("store/commitlog-unfinished")
+
+    with pytest.raises(UnfinishedCopy):
+        store.back_up()
+
+    assert store.keep.points() == []
 
 
 def test_files_that_expire_while_a_backup_runs_are_in_it(store: Store) -> None:

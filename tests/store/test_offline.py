@@ -129,6 +129,13 @@ def test_a_record_that_the_disk_does_not_give_is_a_problem(store: Path) -> None:
     assert report.end <= FILE_SIZE
 
 
+def test_a_store_that_is_not_finished_is_not_sound(store: Path) -> None:
+    """What a restoration has written so far may be sound; no broker opens it."""
+    (store / "commitlog-unfinished").mkdir()
+
+    assert "has not finished writing this store" in verify(DISK, str(store)).problems[0]
+
+
 def test_a_torn_tail_is_distinguished_from_the_empty_end(store: Path) -> None:
     """Recovery cuts it; until then it is named."""
     last = store / "commitlog" / f"{2 * FILE_SIZE:020d}"
