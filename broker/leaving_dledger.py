@@ -61,7 +61,7 @@ def write_classic_copy(world: World, root: str, target: str, advance: Advance = 
 
     Raises:
         StoreInUse: a broker has the store open. Nothing was written.
-        CannotLeave: the store may lack acknowledged messages, or is not sound.
+        CannotLeave: the store may lack acknowledged messages, or is not sound; what was written cannot be opened.
         HaError: as when the node starts. Nothing was written.
         OSError: the disk failed or is full. No broker opens `target`, which can be removed.
     Durability: on return the copy is on the medium.
@@ -134,7 +134,7 @@ def _copy_log(world: World, files: list[LogFile], target: str, tables_end: int, 
             log.append(batch)
             count += len(batch)
         if report.problems:
-            raise CannotLeave(f"the log is not sound: {'; '.join(report.problems)}. {target} is incomplete: remove it")
+            raise CannotLeave(f"the log is not sound: {'; '.join(report.problems)}")
         log.segments.sync(0, log.max_offset)
         return ClassicCopy(count, log.max_offset)
     finally:
@@ -154,7 +154,7 @@ def _batches(records: Iterator[LogRecord], tables_end: int) -> Iterator[list[byt
             if kind not in _NO_TABLES and record.offset >= tables_end:
                 raise CannotLeave(
                     f"the tables' files have all changes up to {tables_end}, and the log has one at {record.offset}. "
-                    f"Remove the incomplete copy. {_CLOSE_IN_ORDER}"
+                    f"{_CLOSE_IN_ORDER}"
                 )
             if kind not in _COPIED_CONTROLS:
                 continue

@@ -13,17 +13,16 @@ import click
 
 from ..ha.dledger.offline import forget_what_was_synced, log_parts, look_of
 from ..ha.dledger.reset_peers import look_at_node, reset_peers
-from ..ha.errors import HaError
 from ..store.backup import DirectoryKeep, Keep, read_point, restore, take_backup, verify_backup
 from ..store.backup_plan import choose
-from ..store.errors import BackupRefused, DamagedBackup, StoreError
+from ..store.errors import BackupRefused, DamagedBackup
 from ..world.address import Address
 from ..world.files import PIECE_BYTES
 from ..world.real import World, real_world
 from .clients import Moment, json_option
 from .output import print_json, when
-from .reasons import reason_of
 from .reset_peers import address_of
+from .store_errors import ending_with_reason
 
 backup_directory = click.argument("backup", type=click.Path(exists=True, file_okay=False))
 get_option = click.option(
@@ -106,13 +105,11 @@ def backup(store: str, backup: str, put: str | None, as_json: bool) -> None:
     """
     world, root = real_world(), store.rstrip("/")
     keep = _keep_of(world, backup, put=put)
-    with click.progressbar(length=_log_bytes(world, root), label="reading the log", file=sys.stderr, hidden=as_json) as bar:
-        try:
-            done = take_backup(world.disk, root, keep, lambda: log_parts(world.disk, root), world.clock.wall_ms, bar.update)
-        except StoreError as error:
-            raise click.ClickException(str(error)) from error
-        except OSError as error:
-            raise click.ClickException(f"{reason_of(error)}. No point was added") from error
+    with (
+        ending_with_reason(world.disk),
+        click.progressbar(length=_log_bytes(world, root), label="reading the log", file=sys.stderr, hidden=as_json) as bar,
+    ):
+        done = take_backup(world.disk, root, keep, lambda: log_parts(world.disk, root), world.clock.wall_ms, bar.update)
     point = done.point
     if as_json:
         print_json(
@@ -178,7 +175,7 @@ def restore_store(backup: str, target: str, until_ms: int | None, address: Addre
         if address is not None:
             reset_peers(disk, directory, look_at_node(disk, directory), address, world.clock.wall_ms(), secrets=world.secrets)
 
-    try:
+    with ending_with_reason(disk, directory):
         choice = choose([read_point(keep, name) for name in keep.points()], until_ms)
         is_ledger = any(piece.extent.directory != "commitlog" for piece in choice.pieces)
         if is_ledger and address is None:
@@ -188,10 +185,6 @@ def restore_store(backup: str, target: str, until_ms: int | None, address: Addre
         size = sum(piece.extent.end - piece.extent.begin for piece in choice.pieces)
         with click.progressbar(length=size, label="restoring", file=sys.stderr) as bar:
             done = restore(disk, keep, directory, look_of, finish=finish, until_ms=until_ms, advance=bar.update)
-    except (HaError, StoreError) as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"{reason_of(error)}. {target} is incomplete: remove it") from error
     click.echo(f"restored physical offsets {choice.pieces[0].extent.begin} to {done.end}")
     mode = f"enableDLegerCommitLog=true, dLegerPeers of this node alone (at {address}), " if is_ledger else ""
     click.echo(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import click
 
 from ..ha.dledger.reset_peers import look_at_node, reset_peers
-from ..ha.errors import HaError
-from ..store.errors import StoreError
 from ..store.locking import lock_store
 from ..world.address import Address
 from ..world.real import real_world
+from .store_errors import ending_with_reason
 
 
 def address_of(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Address | None:
@@ -33,7 +32,7 @@ def command(store: str, address: Address, node: str | None, data: str, yes: bool
     up. The others join it again as new nodes with empty stores; none of them may ever start again with its old store.
     """
     world, root = real_world(), store.rstrip("/")
-    try:
+    with ending_with_reason(world.disk):
         lock = lock_store(world.disk, root, *([data] if data else []))
         try:
             left = look_at_node(world.disk, root, node, data)
@@ -45,8 +44,6 @@ def command(store: str, address: Address, node: str | None, data: str, yes: bool
             reset_peers(world.disk, root, left, address, world.clock.wall_ms(), data, secrets=world.secrets)
         finally:
             lock.release()
-    except (HaError, StoreError) as error:
-        raise click.ClickException(str(error)) from error
     click.echo(
         f"{left.peer} is the only voter: start it with dLegerPeers={left.peer}-{address}, then start others with empty stores "
         "and let them in with `ledgermq dledger add`"

@@ -15,8 +15,8 @@ from ..message.control import ACCESS_CHANGED, CONTROL_TOPIC, KIND_PROPERTY
 from ..message.flags import COMPRESSED
 from ..message.layout import decode_record
 from ..store.cutting import Losses, accept_missing, cut_log, losses_of
-from ..store.errors import StoreError
 from ..store.offline import LogFile, LogRecord, Report, read_log, read_queue, stores_below, verify
+from ..store.opening import unfinished_copy
 from ..world.real import real_world
 from .backup import backup
 from .backup import restore_store as restore
@@ -25,6 +25,7 @@ from .clients import json_option
 from .output import print_json, stored_fields, text_or_hex, when
 from .reasons import SuggestingGroup
 from .reset_peers import command as reset_peers
+from .store_errors import ending_with_reason
 from .to_classic import command as to_classic
 
 directory = click.argument("store", type=click.Path(exists=True, file_okay=False))
@@ -45,6 +46,8 @@ def _log_of(store: str) -> list[LogFile]:
     files = all_log_files(disk, store)
     if any(file.size for file in files):
         return files
+    if (copy := unfinished_copy(disk, store)) is not None:
+        raise click.ClickException(str(copy))
     if disk.is_directory(f"{store}/commitlog"):
         raise click.ClickException(f"{store} is a store without messages: its log has no bytes yet")
     below = stores_below(disk, store)
@@ -68,6 +71,8 @@ def dump(store: str, topic: str | None, queue_id: int | None, begin: int, count_
         raise click.UsageError("--queue needs its --topic")
     files = _log_of(store)
     report = Report()
+    if (copy := unfinished_copy(real_world().disk, store)) is not None:
+        report.problem(str(copy))
     records: Iterator[LogRecord] = (
         record
         for record in read_log(files, begin, report)
@@ -157,7 +162,7 @@ def cut(store: str, offset: int | None, missing: bool, commitlog: str | None, ye
     if (offset is None) is not missing:
         raise click.UsageError("one of --at and --missing is needed")
     disk, root = real_world().disk, store.rstrip("/")
-    try:
+    with ending_with_reason(disk):
         if offset is None:
             if not yes:
                 click.confirm(f"Let {store} begin and end where its files do, whatever is missing?", abort=True)
@@ -168,8 +173,6 @@ def cut(store: str, offset: int | None, missing: bool, commitlog: str | None, ye
         if not yes:
             click.confirm(f"Cut all this from {store}?", abort=True)
         done = cut_log(disk, root, offset, commitlog)
-    except StoreError as error:
-        raise click.ClickException(str(error)) from error
     click.echo(f"cut {done.dropped_bytes} bytes, the files as they were are in {done.aside}")
     click.echo("the broker brings queues and index into line when it starts")
 

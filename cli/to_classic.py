@@ -8,9 +8,8 @@ import click
 
 from ..broker.leaving_dledger import write_classic_copy
 from ..ha.dledger.offline import all_log_files
-from ..ha.errors import HaError
-from ..store.errors import StoreError
 from ..world.real import real_world
+from .store_errors import ending_with_reason
 
 
 @click.command("to-classic")
@@ -23,13 +22,9 @@ def command(store: str, target: str) -> None:
     and topics, groups and consumer offsets come along; message ids that contain a physical offset change. STORE is not changed.
     """
     world, root = real_world(), store.rstrip("/")
-    try:
+    with ending_with_reason(world.disk, target.rstrip("/")):
         size = sum(file.size for file in all_log_files(world.disk, root))
         with click.progressbar(length=size, label="copying the log", file=sys.stderr) as bar:
             copy = write_classic_copy(world, root, target.rstrip("/"), bar.update)
-    except (HaError, StoreError) as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or target}: {error.strerror or error}. Remove {target}") from error
     click.echo(f"copied {copy.records} records, physical offsets 0 to {copy.end}")
     click.echo(f"start a broker with enableDLegerCommitLog=false and storePathRootDir={target}")

@@ -51,6 +51,10 @@ def test_a_running_broker_is_backed_up_and_restored(runner: Run, address: str, t
     assert f"commitlog/{piece.name} of the backup is damaged" in runner("store", "verify-backup", str(kept), status=1).stdout
     refused = runner("store", "restore", str(kept), str(tmp_path / "damaged"), status=1).stderr
     assert f"commitlog/{piece.name} of the backup is damaged" in refused
+    assert f"{tmp_path / 'damaged'} is incomplete: remove it" in refused
+    assert "remove it" not in runner("store", "restore", str(kept), str(tmp_path / "all"), status=1).stderr
+    dumped = runner("store", "dump", str(tmp_path / "damaged"), status=1).stderr
+    assert "has not finished writing this store" in dumped
     unopened = runner("broker", "--listenPort", "0", "--storePathRootDir", str(tmp_path / "damaged"), status=1).stderr
     assert "commitlog-unfinished" in unopened
 
