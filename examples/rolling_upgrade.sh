@@ -8,7 +8,8 @@
 set -eu
 restart=${1:?call it with the command that restarts a broker}
 
-brokers_that_are() { ledgermq cluster list | awk -v role="$1" '$4 == role { print $5 }'; }
+members=$(ledgermq cluster list)  # not in a pipeline, whose status would be that of its last command
+brokers_that_are() { printf '%s\n' "$members" | awk -v role="$1" '$4 == role { print $5 }'; }
 
 # The ends of the logs of a broker and of its master, from the status of the cluster.
 log_ends() {
@@ -44,6 +45,10 @@ upgrade() {
 }
 
 masters=$(brokers_that_are master)
+if [ -z "$masters" ]; then
+    echo 'no master is listed: nothing was upgraded' >&2
+    exit 1
+fi
 for broker in $(brokers_that_are slave); do upgrade "$broker"; done
 for broker in $masters; do
     # Without another master to take the sends, a classic one is better not drained: they wait for its restart.

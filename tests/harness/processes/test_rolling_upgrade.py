@@ -206,3 +206,23 @@ def test_a_broker_that_does_not_come_back_ends_the_upgrade(tmp_path: Path, statu
     assert done.returncode == (status or 1)
     assert reason in done.stderr
     assert (tmp_path / "restarted").read_text() == "127.0.0.1:2\n"
+
+
+@pytest.mark.parametrize(
+    ("listing", "reason"),
+    [("echo unreachable >&2; exit 1", "unreachable"), ("echo CLUSTER BROKER ID ROLE ADDRESS", "no master is listed")],
+)
+def test_a_cluster_that_cannot_be_listed_is_not_called_upgraded(tmp_path: Path, listing: str, reason: str) -> None:
+    bin_path = commands(tmp_path, ledgermq=f"#!/bin/sh\n{listing}\n", restart="#!/bin/sh\nexit 0\n")
+
+    done = subprocess.run(
+        [str(SCRIPT), "restart"],
+        env={"PATH": f"{bin_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert reason in done.stderr
+    assert "is done" not in done.stdout
