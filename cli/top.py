@@ -10,6 +10,7 @@ import click
 import trio
 
 from ..client.admin import Admin, open_admin
+from ..client.errors import ClientError
 from .clients import Seconds, chosen_tls, namesrv_option, talks_to_cluster
 from .cluster import degradations_of, outages_of, state_of
 from .group import SYSTEM_GROUPS
@@ -75,16 +76,29 @@ async def command(seconds: float, groups: tuple[str, ...], once: bool, namesrv: 
         with Live(frame(seen, None), screen=True, auto_refresh=False) as live:
             while True:
                 await trio.sleep(seconds)
-                before, seen = seen, await look(admin, groups)
+                before, seen = seen, await look(admin, groups, seen)
                 live.update(frame(seen, before), refresh=True)
 
 
-async def look(admin: Admin, groups: tuple[str, ...]) -> Seen:
-    """Ask all brokers, and for the lags of groups."""
-    rows, nodes = await state_of(admin)
-    chosen = groups or tuple(name for name in sorted(await admin.groups()) if name not in SYSTEM_GROUPS)[:GROUPS_MAX]
-    lags = {group: sum(position.lag for position in (await admin.group_stats(group)).values()) for group in chosen}
-    return Seen(trio.current_time(), rows, [*outages_of(rows, nodes), *degradations_of(rows, nodes)], lags)
+async def look(admin: Admin, groups: tuple[str, ...], before: Seen | None = None) -> Seen:
+    """Ask all brokers, and for the lags of groups.
+
+    Raises:
+        ClientError: a part is not available, and nothing was seen before. Otherwise the error is one of the faults, and what
+            was seen last stays, because a cluster is looked at while it fails over.
+    """
+    faults = list[str]()
+    rows, lags = (before.rows, before.lags) if before is not None else ([], dict[str, int]())
+    try:
+        rows, nodes = await state_of(admin)
+        faults += [*outages_of(rows, nodes), *degradations_of(rows, nodes)]
+        chosen = groups or tuple(name for name in sorted(await admin.groups()) if name not in SYSTEM_GROUPS)[:GROUPS_MAX]
+        lags = {group: sum(position.lag for position in (await admin.group_stats(group)).values()) for group in chosen}
+    except ClientError as error:
+        if before is None:
+            raise
+        faults.append(str(error))
+    return Seen(trio.current_time(), rows, faults, lags)
 
 
 def frame(seen: Seen, before: Seen | None) -> RenderableType:

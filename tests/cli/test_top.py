@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import pytest
 from rich.console import Console
 
-from ledgermq.cli.top import Rate, Seen, frame, rate_of
+from ledgermq.cli.top import Rate, Seen, frame, look, rate_of
+from ledgermq.client.admin import Admin
+from ledgermq.client.errors import ClientError
 
 from .conftest import Run
 
@@ -39,6 +41,23 @@ def test_rates_are_those_since_the_last_look() -> None:
     assert rate_of(later(300, 60), before, 12.0) == Rate(100.0, 5.0)
     assert rate_of(later(0, 0), before, 12.0) == Rate(0.0, 0.0)
     assert rate_of({**ROW, "address": "new"}, before, 12.0) == Rate(5.0, 7.0)
+
+
+async def test_a_failover_is_a_fault_in_the_frame() -> None:
+    """What was seen last stays, because the cluster is looked at just then; at the first look there is nothing else to show."""
+
+    class Electing:
+        async def cluster(self) -> NoReturn:
+            raise ClientError("no master")
+
+    admin, before = cast("Admin", Electing()), Seen(0.0, [ROW], ["a slave"], {"readers": 3})
+
+    seen = await look(admin, (), before)
+
+    assert (seen.rows, seen.lags) == ([ROW], {"readers": 3})
+    assert seen.faults == ["no master"]
+    with pytest.raises(ClientError):
+        await look(admin, ())
 
 
 def test_a_frame_has_what_is_missing_brokers_and_groups() -> None:
