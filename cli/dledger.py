@@ -42,7 +42,10 @@ async def status(namesrv: str, as_json: bool) -> None:
 
 
 async def nodes_of(admin: Admin) -> list[dict[str, Any]]:
-    """What each node of the cluster's DLedger groups says of itself."""
+    """What each node of the cluster's DLedger groups says of itself.
+
+    One that does not answer is taken for such a node if another one of its name is: it may be a broker of another mode.
+    """
     nodes: list[dict[str, Any]] = []
     for broker in (await admin.cluster()).brokers:
         for _, address in sorted(broker.addresses.items()):
@@ -52,7 +55,8 @@ async def nodes_of(admin: Admin) -> list[dict[str, Any]]:
                 status = {"selfId": None, "failure": str(error)}
             if status is not None:
                 nodes.append({"broker": broker.name, "address": str(address), **status})
-    return nodes
+    names = {node["broker"] for node in nodes if node["selfId"] is not None}
+    return [node for node in nodes if node["broker"] in names]
 
 
 def leaders_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

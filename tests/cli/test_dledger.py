@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from click.testing import Result
 
-from ledgermq.cli.dledger import leaders_of, missing_of, rows_of
+from ledgermq.cli.dledger import leaders_of, missing_of, nodes_of, rows_of
+from ledgermq.client.admin import Admin
+from ledgermq.client.errors import ClientError
+from ledgermq.world.address import Address
 
 from .processes import Run, Start, until
 
@@ -107,6 +111,28 @@ def node(number: int, role: str, *silent: str, leader: str | None = "n0") -> dic
         "learners": [],
         "peers": [{"id": name, "connected": name not in silent} for name in others],
     }
+
+
+async def test_a_silent_broker_of_another_mode_is_no_node() -> None:
+    """It says nothing of its mode; only beside a node that reports a group is it one."""
+    a, b, silent, classic = (Address("127.0.0.1", port) for port in range(4))
+
+    class Half:
+        async def cluster(self) -> Any:
+            brokers = [
+                SimpleNamespace(name="b", addresses={0: a, 1: silent}),
+                SimpleNamespace(name="c", addresses={0: classic}),
+            ]
+            return SimpleNamespace(brokers=[*brokers, SimpleNamespace(name="d", addresses={0: b})])
+
+        async def ha_status(self, address: str) -> dict[str, Any]:
+            if address in (str(silent), str(classic)):
+                raise ClientError("no answer")
+            return {"dledger": {"selfId": "n0"}} if address == str(a) else {}
+
+    found = await nodes_of(cast("Admin", Half()))
+
+    assert [(node["broker"], node["address"]) for node in found] == [("b", str(a)), ("b", str(silent))]
 
 
 def test_what_a_group_lacks_is_named() -> None:
