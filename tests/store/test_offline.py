@@ -230,6 +230,11 @@ def last_of(store: Path) -> tuple[int, int]:
     return last.offset, last.span.size
 
 
+def test_entries_behind_the_listed_files_of_a_log_that_goes_on_are_no_problem(store: Path) -> None:
+    """A broker that runs began a new file after they were listed, and its queues are read later."""
+    assert verify(DISK, str(store), files=log_files(DISK, str(store))[:2]).problems == []
+
+
 def test_a_queue_offset_given_twice_is_found(tmp_path: Path) -> None:
     """Two records with one offset: one of them nobody will ever see."""
     first = record(0, 0)
