@@ -6,6 +6,8 @@ mark, which covers what is cut, is erased, so that the next start finds them ahe
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import attrs
 
 from ..message.layout import Check, check_record, span_of, topic_of
@@ -174,8 +176,14 @@ def _move_aside(disk: Disk, segments: Segments, offset: int) -> str:
         number += 1
         aside = f"{base}-{number}"
     disk.make_directories(aside)
-    for segment in segments.files:
-        if segment.start + segment.size > offset:
-            copy_sparse(disk, segment.file, f"{aside}/{segment.start:020d}")
-    disk.sync_directory(aside)
+    try:
+        for segment in segments.files:
+            if segment.start + segment.size > offset:
+                copy_sparse(disk, segment.file, f"{aside}/{segment.start:020d}")
+        disk.sync_directory(aside)
+        disk.sync_directory(aside.rpartition("/")[0] or ("/" if aside.startswith("/") else "."))
+    except OSError:
+        with suppress(OSError):
+            disk.remove_tree(aside)  # it would keep the full disk full, and the next attempt makes another one
+        raise
     return aside

@@ -9,9 +9,11 @@ import pytest
 from ledgermq.store.checkpoint import Checkpoint
 from ledgermq.store.cutting import accept_missing, cut_log, losses_of
 from ledgermq.store.errors import NoSuchOffset, StoreInUse
+from ledgermq.store.opening import open_message_store
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.disk import RealDisk
 
-from .stores import incoming, small_store
+from .stores import STORE_HOST, incoming, sim_world, small_config, small_store
 
 DISK = RealDisk()
 SEGMENT = 4096
@@ -97,6 +99,37 @@ async def test_a_second_cut_at_the_same_place_keeps_the_copies_of_the_first(tmp_
 
     assert second.aside != first.aside
     assert contents(first.aside) != contents(second.aside)
+
+
+async def cut_store() -> tuple[SimDisk, int]:
+    """The disk with a store of three files, and a physical offset in its first one."""
+    disk = SimDisk()
+    async with open_message_store(sim_world(disk), small_config(Path("store")), store_host=STORE_HOST) as store:
+        offsets = [at for _ in range(40) for at in store.put([incoming(b"x" * 140)]).physical_offsets]
+    return disk, offsets[5]
+
+
+async def test_the_copies_survive_a_power_cut_that_the_cut_survives() -> None:
+    disk, offset = await cut_store()
+
+    aside = cut_log(disk, "store", offset).aside
+
+    copied = disk.list_directory(aside)
+    assert len(copied) == 3
+    for seed in range(20):
+        assert disk.power_cut(seed).list_directory(aside) == copied
+
+
+async def test_a_cut_without_room_for_the_copies_leaves_nothing() -> None:
+    """Each attempt would add copies to the full disk otherwise."""
+    disk, offset = await cut_store()
+    before = disk.list_directory("store")
+    disk.faults.capacity = disk.allocated_bytes() + SEGMENT
+
+    with pytest.raises(OSError, match="No space"):
+        cut_log(disk, "store", offset)
+
+    assert disk.list_directory("store") == before
 
 
 async def test_an_offset_outside_the_log_cuts_nothing(tmp_path: Path, offsets: list[int]) -> None:
