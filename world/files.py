@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from contextlib import suppress
 
 from .disk import Disk, DiskFile
 
@@ -56,7 +57,7 @@ def copy_sparse(disk: Disk, source: DiskFile, path: str) -> None:
     """Copy a file to `path`, in place of one of that name; pieces of zeros stay holes.
 
     Raises:
-        OSError: the disk refused. A part of the copy may exist.
+        OSError: the disk refused. Nothing of the copy remains, if the disk removes it.
     Durability: on return the bytes survive a power cut, and the name once `sync_directory` has returned.
     """
     if disk.exists(path):
@@ -68,6 +69,10 @@ def copy_sparse(disk: Disk, source: DiskFile, path: str) -> None:
             if piece.count(0) != len(piece):
                 file.write(piece, at)
         file.sync()
+    except OSError:
+        with suppress(OSError):
+            disk.remove(path)  # it would keep a full disk full
+        raise
     finally:
         file.close()
 

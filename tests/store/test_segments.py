@@ -176,6 +176,22 @@ def test_what_a_failed_append_has_left_is_measured_without_the_map(monkeypatch: 
     assert segment.nonzero_size(SEGMENT - 1, 100) == 0
 
 
+def test_a_copy_for_which_there_is_no_room_leaves_nothing() -> None:
+    """The file with the second name stays, and the disk is no fuller than before."""
+    disk = SimDisk()
+    segment = a_segment(disk)
+    segment.file.write(b"x" * 600, 0)
+    segments = Segments(disk, segment.path.rpartition("/")[0], SEGMENT, [segment])
+    disk.link(segment.path, "backup")
+    disk.faults.capacity = disk.allocated_bytes()
+
+    with pytest.raises(OSError, match="No space"):
+        segments.own(segment)
+
+    assert not disk.exists(f"{segment.path}.tmp")
+    assert segment.file.read(0, 600) == b"x" * 600
+
+
 def test_what_cannot_be_read_back_after_a_failed_append_is_overwritten_as_a_whole() -> None:
     disk = SimDisk()
     segment = a_segment(disk)
