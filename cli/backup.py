@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 import attrs
 import click
@@ -56,12 +56,19 @@ class CommandKeep:
         command = _command_of(self.put_command, name)
         with subprocess.Popen(command, stdin=subprocess.PIPE) as process:  # noqa: S603 - the operator's own command
             assert process.stdin is not None
-            with suppress(BrokenPipeError):  # its status says why it reads no more
-                for piece in pieces:
-                    process.stdin.write(piece)
-                process.stdin.close()
-        if process.returncode:
-            raise BackupRefused(f"`{shlex.join(command)}` ended with status {process.returncode}; {name} was not stored")
+            has_all = False
+            with suppress(BrokenPipeError):
+                try:
+                    for piece in pieces:
+                        process.stdin.write(piece)
+                finally:
+                    process.stdin.close()
+                has_all = True
+        if process.returncode or not has_all:
+            raise BackupRefused(
+                f"`{shlex.join(command)}` ended with status {process.returncode}"
+                f"{'' if has_all else ' before it had read all'}; {name} was not stored"
+            )
         if is_small:
             self.inner.put(name, pieces)
 
@@ -107,6 +114,7 @@ def backup(store: str, backup: str, put: str | None, as_json: bool) -> None:
     keep = _keep_of(world, backup, put=put)
     with (
         ending_with_reason(world.disk),
+        _locked(world, backup),
         click.progressbar(length=_log_bytes(world, root), label="reading the log", file=sys.stderr, hidden=as_json) as bar,
     ):
         done = take_backup(world.disk, root, keep, lambda: log_parts(world.disk, root), world.clock.wall_ms, bar.update)
@@ -125,6 +133,20 @@ def backup(store: str, backup: str, put: str | None, as_json: bool) -> None:
         return
     click.echo(f"point {point.name}, {when(point.taken_ms)}: physical offsets {point.begin} to {point.end}")
     click.echo(f"copied {done.copied_bytes} bytes of the log, linked {done.linked_bytes}")
+
+
+@contextmanager
+def _locked(world: World, directory: str) -> Generator[None]:
+    """Let no other backup write to the directory meanwhile, whose objects would have the same temporary names."""
+    world.disk.make_directories(directory)
+    try:
+        lock = world.disk.lock(f"{directory.rstrip('/')}/lock")
+    except BlockingIOError as error:
+        raise BackupRefused(f"another backup writes to {directory}; no point was added") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _log_bytes(world: World, root: str) -> int:

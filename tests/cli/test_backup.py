@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.cli.backup import CommandKeep
+from ledgermq.store.backup import DirectoryKeep
+from ledgermq.store.errors import BackupRefused
+from ledgermq.world.disk import RealDisk
+
 from .conftest import Run, Start
 
 
@@ -57,6 +62,23 @@ def test_a_running_broker_is_backed_up_and_restored(runner: Run, address: str, t
     assert "has not finished writing this store" in dumped
     unopened = runner("broker", "--listenPort", "0", "--storePathRootDir", str(tmp_path / "damaged"), status=1).stderr
     assert "commitlog-unfinished" in unopened
+
+
+def test_two_backups_at_once_do_not_write_to_one_directory(runner: Run, tmp_path: Path) -> None:
+    lock = RealDisk().lock(str(tmp_path / "lock"))
+
+    refused = runner("store", "backup", str(tmp_path), str(tmp_path), status=1).stderr
+
+    lock.release()
+    assert refused == f"Error: another backup writes to {tmp_path}; no point was added\n"
+
+
+def test_a_command_that_stops_reading_has_not_stored_the_object(tmp_path: Path) -> None:
+    """Whatever its status."""
+    keep = CommandKeep(DirectoryKeep(RealDisk(), str(tmp_path)), "true {}")
+
+    with pytest.raises(BackupRefused, match="`true x` ended with status 0 before it had read all; x was not stored"):
+        keep.put("x", [bytes(1 << 20)] * 2)
 
 
 def test_commands_keep_the_objects(runner: Run, address: str, tmp_path: Path) -> None:
