@@ -24,8 +24,7 @@ from ..store.errors import StoreError
 from ..store.json_file import JsonFile
 from ..store.local_commitlog import open_local_commit_log
 from ..store.locking import lock_store
-from ..store.offline import Advance, LogFile, LogRecord, Report, read_log
-from ..store.opening import UNFINISHED
+from ..store.offline import UNFINISHED, Advance, LogFile, LogRecord, Report, read_log
 from ..world.disk import Disk
 from ..world.real import World
 from .persistence import IN_LOG_KEY, LOG_OFFSET_KEY, STATED_FROM_KEY, UNSURE_KEY

@@ -15,8 +15,7 @@ from ..message.control import ACCESS_CHANGED, CONTROL_TOPIC, KIND_PROPERTY
 from ..message.flags import COMPRESSED
 from ..message.layout import decode_record
 from ..store.cutting import Losses, accept_missing, cut_log, losses_of
-from ..store.offline import LogFile, LogRecord, Report, read_log, read_queue, stores_below, verify
-from ..store.opening import unfinished_copy
+from ..store.offline import LogFile, LogRecord, Report, read_log, read_queue, stores_below, unfinished_copy, verify
 from ..world.real import real_world
 from .backup import backup
 from .backup import restore_store as restore

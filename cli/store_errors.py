@@ -9,7 +9,7 @@ import click
 
 from ..ha.errors import HaError
 from ..store.errors import StoreError
-from ..store.opening import unfinished_copy
+from ..store.offline import unfinished_copy
 from ..world.disk import Disk
 from .reasons import reason_of
 

@@ -22,8 +22,7 @@ from ..world.files import PIECE_BYTES, read_file, replace_file
 from .backup_plan import MANIFEST, Choice, Extent, Piece, Point, SmallFile, choose, decode_point, plan
 from .errors import BackupRefused, DamagedBackup
 from .json_file import JsonFile
-from .offline import Advance, LogFile, LogReader, Look, Report, read_log
-from .opening import UNFINISHED, unfinished_copy
+from .offline import UNFINISHED, Advance, LogFile, LogReader, Look, Report, read_log, unfinished_copy
 from .segments import Segments
 
 

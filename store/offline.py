@@ -21,8 +21,7 @@ from ..world.disk import Disk
 from ..world.files import PIECE_BYTES
 from .checkpoint import Checkpoint
 from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
-from .errors import UnreadableLog
-from .opening import unfinished_copy
+from .errors import UnfinishedCopy, UnreadableLog
 from .recovery_mark import RecoveryMark
 
 PROBLEMS_MAX = 100
@@ -30,6 +29,8 @@ PROBLEMS_MAX = 100
 
 NAME_DIGITS = 20
 
+UNFINISHED = "commitlog-unfinished"
+"""The directory of a log that is being copied here, until all of it is on the medium; no broker reads it."""
 HEAD_BYTES_MAX = 256
 """No fixed part of a record or an entry has more bytes."""
 
@@ -200,6 +201,11 @@ def files_in(disk: Disk, directory: str, look: Look) -> list[LogFile]:
         file.close()  # the map stays as long as the view
         files.append(LogFile(disk, path, int(name), size, look, view))
     return files
+
+
+def unfinished_copy(disk: Disk, root: str) -> UnfinishedCopy | None:
+    """The error of a store that is being written by a copy that did not end, or has not yet; None for other ones."""
+    return UnfinishedCopy(path) if disk.exists(path := f"{root}/{UNFINISHED}") else None
 
 
 def stores_below(disk: Disk, directory: str) -> list[str]:

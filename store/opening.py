@@ -27,12 +27,13 @@ from .consumequeue import ConsumeQueues
 from .damage import lost_index_files, lost_units, remove_corrupt_queues
 from .deletions import deletions_file
 from .dispatch import Dispatcher, TagsCodes
-from .errors import ForeignQueues, UnfinishedCopy
+from .errors import ForeignQueues
 from .events import LogEvents
 from .index import IndexFiles
 from .local_commitlog import open_local_commit_log
 from .locking import lock_store
 from .message_store import MessageStore
+from .offline import unfinished_copy
 from .queue_places import load_places
 from .recovery import Recovered, recover
 from .recovery_mark import INDEX_OFF, RecoveryMark
@@ -42,13 +43,6 @@ log = get_logger(__name__)
 
 FOREIGN_QUEUES = ("consumequeue_ext", "batchconsumequeue")
 """Directories of queues that only RocketMQ reads."""
-UNFINISHED = "commitlog-unfinished"
-"""The directory of a log that is being copied here, until all of it is on the medium; no broker reads it."""
-
-
-def unfinished_copy(disk: Disk, root: str) -> UnfinishedCopy | None:
-    """The error of a store that is being written by a copy that did not end, or has not yet; None for other ones."""
-    return UnfinishedCopy(path) if disk.exists(path := f"{root}/{UNFINISHED}") else None
 
 
 @attrs.frozen(repr=False)
