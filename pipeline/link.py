@@ -15,6 +15,7 @@ import attrs
 from ..remoting.command import RemotingCommand, encode_frame
 from ..remoting.connection import Connection
 from ..remoting.errors import RemoteProtocolError
+from ..remoting.frame import FrameReader
 from ..remoting.signature import Credentials, sign
 from ..world.address import Address
 from ..world.clock import Clock, SystemClock
@@ -55,7 +56,7 @@ class Link:
         try:
             if self._socket is None:
                 self._socket = self.sockets.connect(self.address, min(CONNECT_SECONDS, timeout_seconds))
-                self._core, self._answers = Connection[int](), {}
+                self._answers = {}
             opaque = command.opaque = self._core.next_opaque()
             if self.credentials is not None:
                 sign(command, self.credentials)
@@ -75,7 +76,7 @@ class Link:
         """
         deadline = self.clock.monotonic() + timeout_seconds
         while opaque not in self._answers:
-            self._receive(deadline)
+            self._receive(opaque, deadline)
         return self._answers.pop(opaque)
 
     def call(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
@@ -87,10 +88,13 @@ class Link:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+            # Opaques go on, so that no answer on the next connection is taken for one to a request of this one.
+            self._core.reader = FrameReader()
+            self._core.calls.clear()
 
-    def _receive(self, deadline: float) -> None:
-        if self._socket is None:
-            raise LinkLost(self.address, "the connection is closed")
+    def _receive(self, opaque: int, deadline: float) -> None:
+        if self._socket is None or opaque not in self._core.calls:
+            raise LinkLost(self.address, "the connection of the request is closed")
         try:
             self._socket.settimeout(max(deadline - self.clock.monotonic(), 1e-3))
             data = self._socket.recv(RECEIVE_BYTES)

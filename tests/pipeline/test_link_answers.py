@@ -131,6 +131,27 @@ def test_without_an_answer_the_link_closes_when_the_time_is_over() -> None:
     assert [end.closed for end in sockets.opened] == [True, False]
 
 
+def test_a_request_of_an_ended_connection_gets_no_answer_of_the_next_one() -> None:
+    """Its opaque is not used again. Otherwise a message that was never stored would count as stored."""
+
+    def end_at_the_second(end: ScriptedSocket, request: RemotingCommand) -> None:
+        if request.body == b"second":
+            raise ConnectionResetError
+        if len(sockets.opened) == 2:
+            echo(end, request)
+
+    sockets = ScriptedSockets(end_at_the_second)
+    link = sockets.link()
+    first = link.submit(RemotingCommand(1, body=b"first"), 3)
+    with pytest.raises(LinkLost):
+        link.submit(RemotingCommand(1, body=b"second"), 3)
+    third, fourth = (link.submit(RemotingCommand(1, body=body), 3) for body in (b"third", b"fourth"))
+
+    with pytest.raises(LinkLost, match="closed"):
+        link.answer(first, 3)
+    assert [link.answer(each, 3).body for each in (third, fourth)] == [b"third", b"fourth"]
+
+
 @pytest.mark.parametrize("end_with", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_broken_connection_fails_the_request_and_is_replaced(end_with: bytes) -> None:
     """The server closes it, or speaks another protocol."""
