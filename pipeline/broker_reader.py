@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -18,6 +18,7 @@ from ..message.layout import RECORD_SIZE_MIN
 from ..message.message import MessageQueue
 from ..remoting.codes import ResponseCode
 from ..remoting.command import RemotingCommand
+from ..store.statuses import GetStatus
 from .batches import BATCH_BYTES, BATCH_ROWS, HEAD_DTYPES, Expected, Piece, cut_rows, read_heads
 from .broker_client import BrokerClient, check_group, is_busy, pull_request
 from .errors import CorruptStore, Unavailable
@@ -30,6 +31,7 @@ from .waiting import Wait
 WINDOWS_MAX = 4
 """How many requests for one queue may wait for an answer at the same time."""
 NO_MEMBER = "no member of its broker is in the route"
+_ENDS = "ends before offset"
 _GATHER_BYTES = BATCH_BYTES // 4
 
 Array = Any
@@ -62,6 +64,8 @@ class _Answers:
     size: int = 0
     reported: int = 0
     """How many messages before `next` were reported as gone."""
+    damaged: list[str] = attrs.field(factory=list[str])
+    """What is to be said of records that the broker did not send, because they are damaged on its disk."""
 
     def add(self, body: bytes) -> None:
         """Add the records of an answer.
@@ -74,7 +78,7 @@ class _Answers:
             size = _size_at(body, at)[0] if length - at >= RECORD_SIZE_MIN else 0
             if size < RECORD_SIZE_MIN or at + size > length:
                 raise CorruptStore(
-                    self.source, at, self.queue, -1, f"the answer has {length - at} bytes left and no whole record"
+                    f"{self.source}, {self.queue}", f"an answer has {length - at} bytes left and no whole record"
                 )
             positions.append(base + at)
             at += size
@@ -87,6 +91,8 @@ class _Answers:
 
     def batches(self, reader: Reader) -> Iterator[Array]:
         """Yield batches of the gathered records, and clear them."""
+        yield from reader.corrupt(self.damaged)
+        self.damaged = []
         if not self.positions:
             return
         whole = self.bodies[0] if len(self.bodies) == 1 else b"".join(self.bodies)
@@ -154,8 +160,7 @@ class BrokerReader:
                         return
                     reason = NO_MEMBER
                 else:
-                    yield from self._read_from(link, each)
-                    reason = f"{link.address} ends before offset {self._reached}"
+                    reason = yield from self._read_from(link, each)
             except LinkLost as error:
                 reason = str(error)
                 self.client.avoid(error.address)
@@ -189,7 +194,7 @@ class BrokerReader:
         if reason == NO_MEMBER and self.client.is_gone(each.queue.broker_name):
             self._lose(each, f"offsets {self._reached} to {each.end - 1} were planned, but no name server knows its broker")
             return
-        if "ends before" in reason:
+        if _ENDS in reason:
             self._lose(each, f"offsets {self._reached} to {each.end - 1} were planned, but {reason}; none came {waited}")
             return
         raise Unavailable(f"{each.queue}: offset {self._reached} could not be read {waited}: {reason}")
@@ -198,8 +203,8 @@ class BrokerReader:
         self.reader.lose(each.queue, reason)
         self._reached = each.end
 
-    def _read_from(self, link: Link, each: QueueRange) -> Iterator[Array]:
-        """Read from one member, to the end of the range or as far as the member has messages."""
+    def _read_from(self, link: Link, each: QueueRange) -> Generator[Array, None, str]:
+        """Read from one member, to the end of the range or as far as it sends messages; returns why it sends no more."""
         tags = self.reader.content.tags
         expression = " || ".join(tags) or "*"
         seconds = self.client.servers.call_seconds
@@ -207,6 +212,7 @@ class BrokerReader:
         windows: deque[_Window] = deque()
         span = 0  # how many messages one answer holds
         asked = self._reached
+        reason = ""
 
         def ask(start: int, count: int) -> _Window:
             command = pull_request(self.pulling, each.queue, start, count, expression)
@@ -223,6 +229,11 @@ class BrokerReader:
                 answer = link.answer(window.opaque, seconds)
                 following = self._take(answer, window, each, answers)
                 if following is None:
+                    reason = (
+                        f"{link.address} is busy: code {answer.code}, {answer.remark}"
+                        if is_busy(answer)
+                        else f"{link.address} {_ENDS} {self._reached}"
+                    )
                     break
                 if answer.code == ResponseCode.SUCCESS and not tags:
                     span = max(span, following - window.start) if span else following - window.start
@@ -244,6 +255,7 @@ class BrokerReader:
             if windows:
                 link.close()  # the pending answers will not be read
         yield from answers.batches(self.reader)
+        return reason
 
     def _take(self, answer: RemotingCommand, window: _Window, each: QueueRange, answers: _Answers) -> int | None:
         """Handle an answer; returns the offset to continue at, or None if this member has no message there now."""
@@ -273,6 +285,11 @@ class BrokerReader:
                 answers.reported += following - window.start
                 return following
             return None  # this replica is shorter; another one has the message, or this one will have it soon
+        if code == ResponseCode.SYSTEM_ERROR and (answer.remark or "").startswith(GetStatus.MESSAGE_DAMAGED.name):
+            place = f"{answers.source}, {each.queue}, queue offset {window.start}"
+            answers.damaged.append(self.reader.judge(place, str(answer.remark)))
+            answers.reported += 1
+            return window.start + 1
         if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST) or is_busy(answer):
             return None  # a slave copies new topics late; the name server knows whether the topic was deleted
         raise Unavailable(f"{each.queue}: the broker refused offset {window.start}: code {code}, {answer.remark}")

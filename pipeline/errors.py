@@ -95,10 +95,9 @@ class DataLoss(PipelineError):
 class CorruptStore(PipelineError):
     """Bytes of a store are not the message to which its queue refers; nothing was skipped."""
 
-    def __init__(self, path: str, physical_offset: int, queue: object, queue_offset: int, reason: str) -> None:
+    def __init__(self, place: str, reason: str) -> None:
         super().__init__(
-            f"{path}, physical offset {physical_offset} ({queue}, queue offset {queue_offset}): {reason}. "
-            "Nothing was skipped. Set the option 'mode' to 'DROPMALFORMED' or 'PERMISSIVE' to go on"
+            f"{place}: {reason}. Nothing was skipped. Set the option 'mode' to 'DROPMALFORMED' or 'PERMISSIVE' to go on"
         )
 
 

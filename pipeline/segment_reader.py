@@ -58,6 +58,10 @@ class Reader:
                 texts += [self._judge(text, *self._place(records, row, place)) for row, text in failed]
                 if batch.num_rows:
                     yield batch
+        yield from self.corrupt(texts)
+
+    def corrupt(self, texts: Sequence[str]) -> Iterator[Array]:
+        """Yield a batch with what `judge` has said of damaged records, in the mode PERMISSIVE."""
         if texts and self.content.mode == "PERMISSIVE":
             yield self.batches.corrupt(texts)
 
@@ -66,10 +70,18 @@ class Reader:
         return path, int(records.expected.physical_offsets[row])
 
     def _judge(self, text: str, path: str, physical_offset: int) -> str:
+        return self.judge(f"{path}, physical offset {physical_offset}", text)
+
+    def judge(self, place: str, text: str) -> str:
+        """Return what is to be said of a damaged record that is passed over.
+
+        Raises:
+            CorruptStore: in the mode FAILFAST.
+        """
         if self.content.mode == "FAILFAST":
-            raise CorruptStore(path, physical_offset, "a record", -1, text)
-        self.warn(f"{path}, physical offset {physical_offset}: {text}; the record is passed over")
-        return f"{path}, physical offset {physical_offset}: {text}"
+            raise CorruptStore(place, text)
+        self.warn(f"{place}: {text}; the record is passed over")
+        return f"{place}: {text}"
 
     def _tagged(self, records: Records) -> Records:
         """Keep the records with one of the wanted tags. Units hold hashes only, and different tags may have the same hash."""

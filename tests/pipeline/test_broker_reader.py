@@ -18,7 +18,7 @@ from ledgermq.pipeline.broker_client import BrokerCatalog, BrokerClient
 from ledgermq.pipeline.broker_reader import BrokerReader
 from ledgermq.pipeline.catalog import batch_ranges
 from ledgermq.pipeline.columns import COLUMNS, chosen
-from ledgermq.pipeline.errors import BadOption, DataLoss, PipelineError, Unavailable, UnknownTopic
+from ledgermq.pipeline.errors import BadOption, CorruptStore, DataLoss, PipelineError, Unavailable, UnknownTopic
 from ledgermq.pipeline.link import Link, LinkLost
 from ledgermq.pipeline.options import Content, Pulling, Servers, read_options
 from ledgermq.pipeline.ranges import QueueRange
@@ -222,14 +222,21 @@ def coded(code: int, following: int = 0, least: int = 0) -> RemotingCommand:
 
 
 def scripted(
-    monkeypatch: pytest.MonkeyPatch, answer_to: Any, *, end: int = 100, fail: bool = True, **options: Any
+    monkeypatch: pytest.MonkeyPatch,
+    answer_to: Any,
+    *,
+    end: int = 100,
+    fail: bool = True,
+    content: Content | None = None,
+    **options: Any,
 ) -> tuple[list[int], list[str], Script]:
     """Read offsets 0 to `end` of a scripted broker; returns the offsets that came, warnings, and the script."""
     script = Script(Address("broker", 1), answer_to)
     client = BrokerClient(read_servers("127.0.0.1:1", failoverTimeoutMs="150", **options))
     monkeypatch.setattr(BrokerReader, "_link", lambda *_: script)
     warnings: list[str] = []
-    reader = Reader(Batches(COLUMNS), Content(), fail_on_data_loss=fail, warn=warnings.append)
+    content = content or Content()
+    reader = Reader(Batches(chosen(content)), content, fail_on_data_loss=fail, warn=warnings.append)
     batches = BrokerReader(client, Pulling(), reader).read([QueueRange(QUEUE, 0, end)])
     return [row["queueOffset"] for batch in batches for row in batch.to_pylist()], warnings, script
 
@@ -284,6 +291,39 @@ def test_a_queue_that_stays_shorter_than_planned_is_an_error_or_a_warning(monkey
     offsets, warnings, _ = scripted(monkeypatch, answer, fail=False)
 
     assert offsets == list(range(40))
+    assert len(warnings) == 1
+
+
+def test_a_broker_that_stays_busy_does_not_count_as_the_end_of_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its messages would be skipped as lost, or the user would be told to accept that."""
+
+    def answer(start: int, count: int) -> RemotingCommand:
+        return coded(ResponseCode.SYSTEM_BUSY) if start >= 40 else found(start, min(count, 40))
+
+    with pytest.raises(Unavailable, match=r"offset 40 could not be read.*broker:1 is busy: code 2, said so"):
+        scripted(monkeypatch, answer, fail=False)
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED", "PERMISSIVE"])
+def test_a_record_that_is_damaged_on_the_disk_of_a_broker_is_one_damaged_record(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """The broker names it in its refusal; the messages after it can be read."""
+
+    def answer(start: int, count: int) -> RemotingCommand:
+        if start == 40:
+            return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark="MESSAGE_DAMAGED: the next message is damaged")
+        return found(start, min(count, 10, 40 - start if start < 40 else 10))
+
+    content = Content(mode=mode)
+    if mode == "FAILFAST":
+        with pytest.raises(CorruptStore, match=r"broker:1, .*queue offset 40: MESSAGE_DAMAGED"):
+            scripted(monkeypatch, answer, content=content)
+        return
+    offsets, warnings, _ = scripted(monkeypatch, answer, content=content)
+
+    assert sorted(each for each in offsets if each is not None) == [*range(40), *range(41, 100)]
+    assert len(offsets) == 99 + (mode == "PERMISSIVE")
     assert len(warnings) == 1
 
 
