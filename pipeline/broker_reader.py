@@ -54,7 +54,7 @@ class _Answers:
     queue: MessageQueue
     source: str
     next: int
-    """The offset of the first message that has not been gathered."""
+    """The offset up to which messages have been yielded or reported."""
     end: int
     """The offset at which the range ends."""
     dense: bool
@@ -63,7 +63,7 @@ class _Answers:
     positions: list[int] = attrs.field(factory=list[int])
     size: int = 0
     reported: int = 0
-    """How many messages before `next` were reported as gone."""
+    """How many messages from `next` on were reported as gone."""
     damaged: list[str] = attrs.field(factory=list[str])
     """What is to be said of records that the broker did not send, because they are damaged on its disk."""
 
@@ -89,21 +89,23 @@ class _Answers:
     def is_full(self) -> bool:
         return self.size >= _GATHER_BYTES or len(self.positions) >= BATCH_ROWS
 
-    def batches(self, reader: Reader) -> Iterator[Array]:
-        """Yield batches of the gathered records, and clear them."""
+    def batches(self, reader: Reader, reached: int) -> Iterator[Array]:
+        """Yield batches of the gathered records, which are those before the offset `reached`, and clear them."""
         yield from reader.corrupt(self.damaged)
         self.damaged = []
+        reached = min(reached, self.end)
         if not self.positions:
+            self._check_dense(0, reached, reader)
             return
         whole = self.bodies[0] if len(self.bodies) == 1 else b"".join(self.bodies)
         piece, positions = Piece.of(whole), np.array(self.positions, np.int64)
         self.bodies, self.positions, self.size = [], [], 0
         head = np.ndarray((len(whole) - HEAD_DTYPES[0].itemsize + 1,), HEAD_DTYPES[0], piece.bytes, strides=(1,))[positions]
         positions = positions[head["queue_offset"] < self.end]
+        self._check_dense(len(positions), reached, reader)
         if not len(positions):
             return
         head = head[: len(positions)]
-        self._check_dense(head["queue_offset"].astype(np.int64), reader)
         expected = Expected(
             head["total_size"].astype(np.int64),
             head["physical_offset"].astype(np.int64),
@@ -115,17 +117,16 @@ class _Answers:
             records, faults = read_heads(piece, positions[rows], expected.take(rows))
             yield from reader.emit(records, faults, lambda row: (self.source, int(expected.physical_offsets[row])))
 
-    def _check_dense(self, offsets: Array, reader: Reader) -> None:
+    def _check_dense(self, count: int, reached: int, reader: Reader) -> None:
         """Report messages that a broker has left out of its answers.
 
         Raises:
             DataLoss: some are missing, and `failOnDataLoss` is on.
         """
-        begin, last = self.next, int(offsets[-1])
-        gone = last + 1 - begin - len(offsets) - self.reported
-        self.next, self.reported = last + 1, 0
+        begin, gone = self.next, reached - self.next - count - self.reported
+        self.next, self.reported = reached, 0
         if self.dense and gone:
-            reader.lose(self.queue, f"{gone} messages between offsets {begin} and {last} are gone from the log")
+            reader.lose(self.queue, f"{gone} messages between offsets {begin} and {reached - 1} are gone from the log")
 
 
 @attrs.define(eq=False)
@@ -235,26 +236,27 @@ class BrokerReader:
                         else f"{link.address} {_ENDS} {self._reached}"
                     )
                     break
+                self._reached = following
                 if answer.code == ResponseCode.SUCCESS and not tags:
                     span = max(span, following - window.start) if span else following - window.start
                 if tags:
                     asked = following
                 elif following < window.start + window.count:
                     windows.appendleft(ask(following, window.start + window.count - following))
-                elif following > asked:
-                    link.close()  # this cancels the requests for messages that no longer exist
-                    windows.clear()
+                elif following > window.start + window.count:
+                    if windows:
+                        link.close()  # this cancels the requests for messages that no longer exist
+                        windows.clear()
                     asked = following
-                self._reached = following
                 if answers.is_full:
-                    yield from answers.batches(self.reader)
+                    yield from answers.batches(self.reader, self._reached)
         except LinkLost:
-            yield from answers.batches(self.reader)
+            yield from answers.batches(self.reader, self._reached)
             raise
         finally:
             if windows:
                 link.close()  # the pending answers will not be read
-        yield from answers.batches(self.reader)
+        yield from answers.batches(self.reader, self._reached)
         return reason
 
     def _take(self, answer: RemotingCommand, window: _Window, each: QueueRange, answers: _Answers) -> int | None:
@@ -273,7 +275,7 @@ class BrokerReader:
                 return None
             if not self.reader.content.tags:
                 self.reader.lose(each.queue, f"offsets {window.start} to {min(following, each.end) - 1} are gone from the log")
-                answers.reported += following - window.start
+                answers.reported += min(following, each.end) - window.start
             return following
         if code == ResponseCode.PULL_OFFSET_MOVED:
             following, least = int(answer.ext["nextBeginOffset"]), int(answer.ext.get("minOffset", 0))
@@ -282,7 +284,7 @@ class BrokerReader:
                 self.reader.lose(
                     each.queue, f"offsets {window.start} to {reached - 1} are gone, the oldest message has offset {following}"
                 )
-                answers.reported += following - window.start
+                answers.reported += reached - window.start
                 return following
             return None  # this replica is shorter; another one has the message, or this one will have it soon
         if code == ResponseCode.SYSTEM_ERROR and (answer.remark or "").startswith(GetStatus.MESSAGE_DAMAGED.name):

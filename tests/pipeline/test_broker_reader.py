@@ -227,6 +227,7 @@ def scripted(
     *,
     end: int = 100,
     fail: bool = True,
+    pulling: Pulling | None = None,
     content: Content | None = None,
     **options: Any,
 ) -> tuple[list[int], list[str], Script]:
@@ -237,7 +238,7 @@ def scripted(
     warnings: list[str] = []
     content = content or Content()
     reader = Reader(Batches(chosen(content)), content, fail_on_data_loss=fail, warn=warnings.append)
-    batches = BrokerReader(client, Pulling(), reader).read([QueueRange(QUEUE, 0, end)])
+    batches = BrokerReader(client, pulling or Pulling(), reader).read([QueueRange(QUEUE, 0, end)])
     return [row["queueOffset"] for batch in batches for row in batch.to_pylist()], warnings, script
 
 
@@ -339,6 +340,41 @@ def test_messages_that_retention_took_are_an_error_or_a_warning(monkeypatch: pyt
 
     assert offsets == list(range(70, 100))
     assert len(warnings) == 1
+
+
+def test_messages_that_retention_took_during_the_read_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several requests are out when retention goes beyond the first one's window; the second one's messages are gone too."""
+
+    def answer(start: int, count: int) -> RemotingCommand:
+        return coded(ResponseCode.PULL_OFFSET_MOVED, 35, 35) if 10 <= start < 35 else found(start, min(count, 10))
+
+    offsets, warnings, _ = scripted(monkeypatch, answer, fail=False, pulling=Pulling(messages_max=10))
+
+    assert offsets == [*range(10), *range(35, 100)]
+    assert warnings == [f"{QUEUE}: offsets 10 to 34 are gone, the oldest message has offset 35; going on without them"]
+
+
+def test_a_connection_that_ends_inside_a_window_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of a window is requested after its first messages have been taken."""
+    lost = iter([True])
+    submit = Script.submit
+
+    def failing_submit(self: Script, command: RemotingCommand, timeout_seconds: float) -> int:
+        if command.integer("queueOffset") == 33 and next(lost, False):
+            raise LinkLost(self.address, "reset")
+        return submit(self, command, timeout_seconds)
+
+    monkeypatch.setattr(Script, "submit", failing_submit)
+
+    offsets, _, _ = scripted(monkeypatch, lambda start, count: found(start, min(count, 10 if start < 30 else 3)))
+
+    assert offsets == list(range(100))
+
+
+def test_messages_missing_at_the_end_of_a_range_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No later message shows them to be missing; the offset at which the broker continues does."""
+    with pytest.raises(DataLoss, match="2 messages between offsets 0 and 9 are gone"):
+        scripted(monkeypatch, lambda *_: found(0, 8, following=10), end=10)
 
 
 def test_a_gap_in_an_answer_is_an_error_or_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
