@@ -56,7 +56,7 @@ STORED = frozenset(
     )
 )  # fmt: skip
 _LATER = BUSY_CODES | {ResponseCode.FLOW_CONTROL, ResponseCode.NO_PERMISSION, ResponseCode.NOT_LEADER_FOR_QUEUE}
-"""Refusals after which another attempt, perhaps at another member, may succeed. The broker stored nothing."""
+"""Refusals after which another attempt, perhaps at another member, may succeed."""
 
 _LOOK_COLUMNS = tuple(column for column in COLUMNS if column.name in ("body", "flag", "properties"))
 
@@ -302,7 +302,8 @@ class Sender:
                 problem = self._judge(answer, chunk)
                 if problem:
                     reason = problem
-                    failed.append((chunk, False))
+                    # A node of Apache's DLedger says this too when it has stored an entry that the others did not confirm.
+                    failed.append((chunk, answer.code == ResponseCode.SYSTEM_ERROR))
             if not failed:
                 return
             awaited = (
