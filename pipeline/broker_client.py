@@ -299,7 +299,7 @@ class BrokerCatalog:
         found: dict[str, list[MessageQueue]] = {}
         for topic in topics:
             route = self.client.retry_route(topic)
-            found[topic] = [] if route is None else _readable(route)
+            found[topic] = [] if route is None else readable(route)
         return found
 
     def absent(self, brokers: Iterable[str]) -> set[str]:
@@ -433,7 +433,7 @@ class BrokerCatalog:
         """Do nothing: the process keeps its connections."""
 
 
-def _readable(route: TopicRoute) -> list[MessageQueue]:
+def readable(route: TopicRoute) -> list[MessageQueue]:
     """Return the queues that may be read. Those of a broker without an address are among them: they are waited for."""
     return sorted(
         MessageQueue(route.topic, queue.broker_name, queue_id)

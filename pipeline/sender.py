@@ -30,7 +30,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..world.address import Address
 from .batches import Batches
-from .broker_client import ACCESS_REFUSED, BUSY_CODES, BrokerCatalog, BrokerClient, offset_of, request
+from .broker_client import ACCESS_REFUSED, BUSY_CODES, BrokerCatalog, BrokerClient, offset_of, readable, request
 from .broker_reader import BrokerReader
 from .catalog import Bounds
 from .columns import COLUMNS
@@ -71,6 +71,10 @@ class Began:
 
     ends: Mapping[MessageQueue, int]
     timestamp_ms: int
+    brokers: tuple[str, ...] = ()
+    """The live brokers, if the destination is not known: any of them may have it."""
+    note: str | None = None
+    """The file in which this is noted."""
 
 
 @attrs.define(eq=False)
@@ -171,9 +175,37 @@ class Sender:
     def _searched(self, topic: str) -> list[MessageQueue]:
         """The queues in which an earlier attempt may have stored messages: those of now, and those when the batch began."""
         queues = {*self._queues_of(topic), *(queue for queue in self.began.ends if queue.topic == topic)}
+        queues.update(self._queues_at_begin(topic))
         for queue in queues:
             self._epoch(queue)
         return sorted(queue for queue in queues if self._repeats or queue.broker_name in self._known_at)
+
+    def _queues_at_begin(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic at all brokers, if some were noted. One without a master takes no messages, but may have ours.
+
+        Raises:
+            NotWritten: a broker that may have the topic does not come back.
+        """
+        wait = Wait(self.options.servers.failover_seconds)
+        while self.began.brokers:
+            route = self.client.retry_route(topic)
+            found = [] if route is None else readable(route)
+            unseen = {*self.began.brokers} - {queue.broker_name for queue in found}
+            away = sorted(name for name in unseen if not self.client.is_deleted(topic, name))
+            if not away:
+                return found
+            if not wait.goes_on(f"no name server knows {', '.join(away)}, which may have the topic {topic!r}"):
+                raise self._unsure(f"no name server knows {', '.join(away)} any more")
+        return []
+
+    def _unsure(self, reason: str) -> NotWritten:
+        """The error for rows that are not sent, because an earlier attempt may have sent them and nobody can tell."""
+        note = self.began.note
+        again = "Starting the job again" if note is None else f"Deleting the note {note} and starting the query again"
+        return NotWritten(
+            f"{reason}, so it cannot be known which rows an earlier attempt has stored. No more were sent. "
+            f"{again} stores all rows of the batch, those that are stored already too"
+        )
 
     def _epoch(self, queue: MessageQueue) -> int | None:
         """Our epoch at the broker of a queue, which begins with the first call; None if the broker recognises no numbers."""

@@ -15,7 +15,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, NoReturn
@@ -24,6 +24,7 @@ import attrs
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from ..message.message import MessageQueue
 from ..message.numbers import is_digits
 from .broker_client import BrokerCatalog, BrokerClient
 from .errors import BadOption, NotWritten, Replaced
@@ -50,12 +51,17 @@ class Written(WriterCommitMessage):
 
 
 def begin(options: WriteOptions) -> Began:
-    """Return the present ends of the destination queues."""
-    ends = {}
-    if options.topic is not None and options.exactly_once:
-        catalog = BrokerCatalog(BrokerClient(options.servers))
-        ends = catalog.ends(catalog.queues([options.topic])[options.topic])
-    return Began(ends, time.time_ns() // 1_000_000)
+    """Return the present ends of the destination queues; if each row names its topic, the brokers instead."""
+    ends: Mapping[MessageQueue, int] = {}
+    brokers: Iterable[str] = ()
+    if options.exactly_once:
+        client = BrokerClient(options.servers)
+        if options.topic is None:
+            brokers = client.brokers()
+        else:
+            catalog = BrokerCatalog(client)
+            ends = catalog.ends(catalog.queues([options.topic])[options.topic])
+    return Began(ends, time.time_ns() // 1_000_000, tuple(sorted(brokers)))
 
 
 def _job_of(options: WriteOptions, rows: Rows) -> str:
@@ -196,12 +202,16 @@ class Notes:
 
     def begin(self, batch: int, now: Any) -> tuple[Began, bool]:
         """Return where a batch began, and whether it had been noted before."""
-        noted = self._read(f"{batch}.json")
+        name = f"{batch}.json"
+        note = f"{self.checkpoint}/{NOTES}/{name}"
+        noted = self._read(name)
         if noted is not None:
-            return Began(from_json(noted["ends"]), int(noted["timestamp_ms"])), True
+            brokers = tuple(noted.get("brokers", ()))  # older versions noted none
+            return Began(from_json(noted["ends"]), int(noted["timestamp_ms"]), brokers, note), True
         began: Began = now()
-        self._write(f"{batch}.json", {"ends": to_json(began.ends), "timestamp_ms": began.timestamp_ms})
-        return began, False
+        content = {"ends": to_json(began.ends), "timestamp_ms": began.timestamp_ms, "brokers": began.brokers}
+        self._write(name, content)
+        return attrs.evolve(began, note=note), False
 
     def _read(self, name: str) -> Mapping[str, Any] | None:
         """The content of a note; None if there is none."""

@@ -16,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq import blocking
+from ledgermq.client.route import BrokerRoute, QueueRoute, TopicRoute
 from ledgermq.message.message import MessageQueue
-from ledgermq.pipeline.errors import NotWritten, Replaced
+from ledgermq.pipeline.broker_client import BrokerClient
+from ledgermq.pipeline.errors import NotWritten, Replaced, Unavailable
 from ledgermq.pipeline.link import Link, LinkLost
 from ledgermq.pipeline.options import WriteOptions, write_options
 from ledgermq.pipeline.outgoing import Outgoing, Rows, fingerprint, written_properties
@@ -27,6 +29,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command, encode_frame
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.testing.embedded import Embedded, start_embedded
+from ledgermq.world.address import Address
 
 from .brokers import READ_SECONDS, all_bodies, bodies, create_topic, numbered
 from .test_broker_reader import rows as read_rows
@@ -179,6 +182,37 @@ def test_where_the_topic_is_a_column_the_look_back_goes_by_time(broker: Embedded
 
     assert (began.ends, again.skipped) == ({}, 20)
     assert all_bodies(broker.namesrv, topic) == numbered(range(30))
+
+
+@pytest.mark.parametrize("is_in_route", [False, True])
+def test_where_the_topic_is_a_column_a_broker_that_is_away_is_waited_for(
+    broker: Embedded, topic: str, monkeypatch: pytest.MonkeyPatch, is_in_route: bool
+) -> None:
+    """It may have rows of an earlier attempt. With its slave up it is in the route, but not among the queues to write to."""
+    options = attrs.evolve(options_of(broker, topic, failoverTimeoutMs="300"), topic=None)
+    began = begin(options)
+    sender = Sender(options, attrs.evolve(began, brokers=(*began.brokers, "broker-b"), note="here/0.json"), "away.0.0")
+    ask = BrokerClient.route
+
+    def route(self: BrokerClient, wanted: str) -> TopicRoute | None:
+        found = ask(self, wanted)
+        if found is None or not is_in_route:
+            return found
+        slave = BrokerRoute("broker-b", "c", {1: Address("127.0.0.1", 1)})
+        found = TopicRoute(wanted, (*found.brokers, slave), (*found.queues, QueueRoute("broker-b", 1, 1, 6)))
+        self.routes.update(found)
+        return found
+
+    monkeypatch.setattr(BrokerClient, "route", route)
+
+    with pytest.raises((NotWritten, Unavailable)) as refused:
+        sender.add(messages(topic, 3))
+
+    said = "broker-b:0: no answer within 0.3 s" if is_in_route else "no name server knows broker-b any more"
+    assert said in str(refused.value)
+    assert is_in_route or "Deleting the note here/0.json" in str(refused.value)
+    assert began.brokers == ("broker-a",)
+    assert all_bodies(broker.namesrv, topic) == []
 
 
 @pytest.mark.parametrize("seed", range(6))
