@@ -86,8 +86,9 @@ class DataLoss(PipelineError):
     """Messages of a planned range are not there; the batch that needs them was not completed."""
 
     def __init__(self, queue: object, reason: str) -> None:
+        self.reason = f"{queue}: {reason}"
         super().__init__(
-            f"{queue}: {reason}. Nothing was skipped. "
+            f"{self.reason}. Nothing was skipped. "
             "Set the option 'failOnDataLoss' to 'false' to go on without them, or start from other offsets"
         )
 
@@ -96,8 +97,9 @@ class CorruptStore(PipelineError):
     """Bytes of a store are not the message to which its queue refers; nothing was skipped."""
 
     def __init__(self, place: str, reason: str) -> None:
+        self.reason = f"{place}: {reason}"
         super().__init__(
-            f"{place}: {reason}. Nothing was skipped. Set the option 'mode' to 'DROPMALFORMED' or 'PERMISSIVE' to go on"
+            f"{self.reason}. Nothing was skipped. Set the option 'mode' to 'DROPMALFORMED' or 'PERMISSIVE' to go on"
         )
 
 
@@ -105,7 +107,8 @@ class CorruptFile(CorruptStore):
     """A table of a store or a manifest of an archive is not what was written; nothing was read or written."""
 
     def __init__(self, path: str, what: str, reason: str) -> None:
-        PipelineError.__init__(self, f"{path}: {what} is not what was written: {reason}. Nothing was read or written")
+        self.reason = f"{path}: {what} is not what was written: {reason}"
+        PipelineError.__init__(self, f"{self.reason}. Nothing was read or written")
 
 
 class NotWritten(PipelineError):

@@ -34,7 +34,7 @@ from .broker_client import ACCESS_REFUSED, BUSY_CODES, BrokerCatalog, BrokerClie
 from .broker_reader import BrokerReader
 from .catalog import Bounds
 from .columns import COLUMNS
-from .errors import NotWritten, Replaced
+from .errors import CorruptStore, DataLoss, NotWritten, Replaced
 from .link import Link, LinkLost
 from .options import TOOLS_GROUP, Content, Pulling, WriteOptions
 from .outgoing import TRANSACTION, Outgoing, choose_queue, encode_many, fingerprint, full_properties, written_properties
@@ -438,11 +438,19 @@ class Sender:
         return self._floors[queue]
 
     def _begin_of(self, queue: MessageQueue) -> int:
-        """Return where a queue ended before the batch was first written, or an earlier offset."""
+        """Return where a queue ended before the batch was first written, or an earlier offset.
+
+        Raises:
+            NotWritten: messages that were stored since then have expired.
+        """
         if queue in self.began.ends:
             return self.began.ends[queue]
         catalog = BrokerCatalog(self.client)
         bounds = catalog.bounds([queue]).get(queue, Bounds(0, 0))
+        if bounds.min:
+            oldest_ms = int(self.client.retry(queue, lambda _: self._runtime(queue))["earliestMessageTimeStamp"])
+            if oldest_ms > self.began.timestamp_ms:
+                raise self._unsure(f"{queue}: messages that were stored after the batch began have expired")
         return catalog.offset_at(queue, self.began.timestamp_ms - CLOCK_MARGIN_MS, bounds)
 
     def _stored(self, queues: list[MessageQueue], begin: Mapping[MessageQueue, int] | None = None) -> Counter[bytes]:
@@ -461,12 +469,15 @@ class Sender:
                 self._floors[queue] = end
             if end <= start:
                 continue
-            for batch in reader.read([QueueRange(queue, start, end)]):
-                for body, properties, flag in zip(*(batch.column(name).to_pylist() for name in _LOOKED), strict=True):
-                    named = dict(properties)
-                    if named.get(TRANSACTION) == self.transaction and not self._is_repeated(queue, named):
-                        topic = named.get(REAL_TOPIC, queue.topic)
-                        found[fingerprint(topic, body, flag, written_properties(named, None, None, None))] += 1
+            try:
+                for batch in reader.read([QueueRange(queue, start, end)]):
+                    for body, properties, flag in zip(*(batch.column(name).to_pylist() for name in _LOOKED), strict=True):
+                        named = dict(properties)
+                        if named.get(TRANSACTION) == self.transaction and not self._is_repeated(queue, named):
+                            topic = named.get(REAL_TOPIC, queue.topic)
+                            found[fingerprint(topic, body, flag, written_properties(named, None, None, None))] += 1
+            except (DataLoss, CorruptStore) as error:
+                raise self._unsure(error.reason) from error
         return found
 
     def _is_repeated(self, queue: MessageQueue, properties: Mapping[str, str]) -> bool:
@@ -488,19 +499,26 @@ class Sender:
 
         def is_derived(_: Link) -> bool | None:
             nonlocal goal
-            master = self._master(queue)
-            if master is None:
+            table = self._runtime(queue)
+            if table is None:
                 return None
-            command = request(RequestCode.GET_BROKER_RUNTIME_INFO, {})
-            answer = self.client.link(master).call(command, self.options.servers.call_seconds)
-            if answer.code != ResponseCode.SUCCESS:
-                return None
-            table = loads(answer.body)["table"]
             stored = int(table["commitLogMaxOffset"])
             goal = stored if goal is None else min(goal, stored)  # after a failover, the new master's log counts
             return True if stored - int(table["dispatchBehindBytes"]) >= goal else None
 
         self.client.retry(queue, is_derived)
+
+    def _runtime(self, queue: MessageQueue) -> Mapping[str, str] | None:
+        """What the master of a queue's broker says of itself; None if it may say so later."""
+        master = self._master(queue)
+        if master is None:
+            return None
+        command = request(RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        answer = self.client.link(master).call(command, self.options.servers.call_seconds)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        table: Mapping[str, str] = loads(answer.body)["table"]
+        return table
 
     def _end_of(self, queue: MessageQueue) -> int | None:
         master = self._master(queue)

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from ledgermq import blocking
 from ledgermq.client.route import BrokerRoute, QueueRoute, TopicRoute
 from ledgermq.message.message import MessageQueue
-from ledgermq.pipeline.broker_client import BrokerClient
+from ledgermq.pipeline.broker_client import BrokerCatalog, BrokerClient
+from ledgermq.pipeline.catalog import Bounds
 from ledgermq.pipeline.errors import NotWritten, Replaced, Unavailable
 from ledgermq.pipeline.link import Link, LinkLost
 from ledgermq.pipeline.options import WriteOptions, write_options
 from ledgermq.pipeline.outgoing import Outgoing, Rows, fingerprint, written_properties
-from ledgermq.pipeline.sender import Sender
+from ledgermq.pipeline.sender import Began, Sender
 from ledgermq.pipeline.sink import REPLACED_SECONDS, TaskWriter, begin
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command, encode_frame
@@ -213,6 +214,55 @@ def test_where_the_topic_is_a_column_a_broker_that_is_away_is_waited_for(
     assert is_in_route or "Deleting the note here/0.json" in str(refused.value)
     assert began.brokers == ("broker-a",)
     assert all_bodies(broker.namesrv, topic) == []
+
+
+@pytest.mark.parametrize("is_column", [True, False])
+def test_rows_that_may_have_expired_are_not_sent_again(
+    broker: Embedded, topic: str, monkeypatch: pytest.MonkeyPatch, is_column: bool
+) -> None:
+    """The error names what a sink can do; a read's options are none of its own."""
+    options = options_of(broker, topic)
+    began = begin(options)
+    first = Sender(options, began, "expired.0.0")
+    first.add(messages(topic, 30))
+    first.flush()
+    if is_column:
+        began = Began({}, began.timestamp_ms - 3_600_000)
+        monkeypatch.setattr(BrokerCatalog, "bounds", lambda _, queues: {queue: Bounds(5, 30) for queue in queues})
+        monkeypatch.setattr(Sender, "_runtime", with_oldest(began.timestamp_ms + 1))
+        said = "messages that were stored after the batch began have expired, so it cannot be known"
+    else:
+        monkeypatch.setattr(Link, "answer", without_oldest(5))
+        said = "offsets 0 to 4 are gone, the oldest message has offset 5, so it cannot be known"
+
+    again = Sender(options, began, "expired.0.0")
+    with pytest.raises(NotWritten) as refused:
+        again.add(messages(topic, 30))
+
+    assert said in str(refused.value)
+    assert "failOnDataLoss" not in str(refused.value)
+    monkeypatch.undo()
+    assert all_bodies(broker.namesrv, topic) == numbered(range(30))
+
+
+def with_oldest(time_ms: int) -> Any:
+    """What a broker says of itself, with another time of its oldest message."""
+    runtime = Sender._runtime  # pyright: ignore[reportPrivateUsage]
+    return lambda sender, queue: {**(runtime(sender, queue) or {}), "earliestMessageTimeStamp": str(time_ms)}
+
+
+def without_oldest(offset: int) -> Any:
+    """Answers of a broker, of which those to pulls from before an offset say that the messages have expired."""
+    answer = Link.answer
+
+    def expired(self: Link, opaque: int, timeout_seconds: float) -> RemotingCommand:
+        found = answer(self, opaque, timeout_seconds)
+        if found.code == ResponseCode.SUCCESS and found.ext.get("minOffset") and found.body:
+            moved = {"nextBeginOffset": str(offset), "minOffset": str(offset), "maxOffset": "30"}
+            return RemotingCommand(ResponseCode.PULL_OFFSET_MOVED, moved)
+        return found
+
+    return expired
 
 
 @pytest.mark.parametrize("seed", range(6))
