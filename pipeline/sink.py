@@ -112,7 +112,11 @@ class LedgermqWriter(DataSourceArrowWriter):
         else:  # with a checkpoint, the same job may be started again after an interruption
             notes = Notes.of(options)
             notes.check_job(_job_of(options, rows))
-            began, repeated = notes.begin(0, lambda: begin(options))
+            try:
+                began, repeated = notes.begin(0, lambda: begin(options))
+            except BaseException:  # Spark aborts no job whose writer was not made
+                notes.stop_job()
+                raise
             self.job = blake2b(notes.checkpoint.encode(), digest_size=8).hexdigest()
         self.task_writer = TaskWriter(options, rows, began, repeated)
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ledgermq.pipeline.errors import BadOption
+from ledgermq.pipeline.errors import BadOption, Unavailable
 from ledgermq.pipeline.options import write_options
+from ledgermq.pipeline.outgoing import Rows
 from ledgermq.pipeline.sender import Began
-from ledgermq.pipeline.sink import Notes, _this_driver  # pyright: ignore[reportPrivateUsage]
+from ledgermq.pipeline.sink import LedgermqWriter, Notes, _this_driver  # pyright: ignore[reportPrivateUsage]
 from ledgermq.testing.embedded import Embedded
 
 from .brokers import all_bodies, create_topic, numbered, send
@@ -182,6 +183,20 @@ def test_a_job_notes_the_driver_that_runs_it(monkeypatch: pytest.MonkeyPatch, tm
 
     notes_of(tmp_path).stop_job()
     notes_of(tmp_path).check_job("T from body=body")
+
+
+def test_a_job_that_cannot_begin_may_be_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In the same session, whose driver still runs."""
+    driver = {"host": socket.gethostname(), "pid": os.getpid(), "started": 0}
+    monkeypatch.setattr("ledgermq.pipeline.sink._this_driver", lambda: driver)
+    monkeypatch.setattr("ledgermq.pipeline.sink._is_running", lambda found: found == driver)
+    options = write_options(
+        {"nameServer": "127.0.0.1:1", "topic": "T", "checkpointLocation": str(tmp_path), "failoverTimeoutMs": "100"}
+    )
+
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="no name server answered"):
+            LedgermqWriter(options, Rows({"body": "body"}, "T", 1000, allow_null_body=False))
 
 
 @pytest.mark.parametrize("given", [{}, {"checkpointLocation": "nosuch://host/path"}])
