@@ -209,11 +209,16 @@ class _OpenFile:
 
     path: str
     temporary: str
+    stream: Any
     writer: Any
     waiting: list[Any]
     waiting_rows: int = 0
     waiting_bytes: int = 0
     rows: int = 0
+
+    def close(self) -> None:
+        self.writer.close()
+        self.stream.close()  # the writer leaves it open, and an object of an object store exists only then
 
 
 @attrs.define(eq=False)
@@ -249,22 +254,23 @@ class _Files:
             temporary = f"{directory}/.{self.name}-{part}.{uuid.uuid4().hex[:8]}.tmp"
             dictionary = [name for name in ("brokerName", "queueId", "tags") if name in schema.names]
             narrow = [name for name in NARROW if name in schema.names]
+            stream = self.place.open_output(temporary)
             writer: Any = pq.ParquetWriter(
-                self.place.open_output(temporary),
+                stream,
                 schema,
                 compression=self.compression,
                 compression_level=1 if self.compression == "zstd" else None,
                 use_dictionary=dictionary,  # pyright: ignore[reportArgumentType] - names of columns are documented
                 write_statistics=narrow,  # pyright: ignore[reportArgumentType] - the same
             )
-            file = _OpenFile(path, temporary, writer, [])
+            file = _OpenFile(path, temporary, stream, writer, [])
         self._open[key] = file  # the file that was used last is at the end
         return file
 
     def _close(self, key: tuple[str, str]) -> None:
         file = self._open.pop(key)
         _write_group(file)
-        file.writer.close()
+        file.close()
         self.place.publish(file.temporary, file.path)
         self._written.append(FileWritten(file.path, file.rows, self.place.size(file.path)))
 
@@ -276,7 +282,7 @@ class _Files:
     def abandon(self) -> None:
         """Remove files that an error has left unfinished."""
         for file in self._open.values():
-            file.writer.close()
+            file.close()
             self.place.remove(file.temporary)
         self._open.clear()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import attrs
 import pyarrow.dataset as ds
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 from ledgermq.pipeline.errors import BadOption, CorruptFile, DataLoss
 from ledgermq.pipeline.jobs import archive as archiving
@@ -193,6 +195,42 @@ def test_a_manifest_that_was_changed_is_not_believed(files: StoreFiles, to: Path
 
     with pytest.raises(CorruptFile, match="manifest"):
         run(files, to)
+
+
+class Objects:
+    """A file system on which a file exists once it is closed, as on object stores."""
+
+    def __init__(self) -> None:
+        self._local = LocalFileSystem()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    def open_output_stream(self, path: str) -> io.BytesIO:
+        class Object(io.BytesIO):
+            def close(self) -> None:
+                if not self.closed:
+                    Path(path).write_bytes(self.getvalue())
+                super().close()
+
+        return Object()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_archive_may_lie_in_an_object_store(
+    files: StoreFiles, to: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """A file is closed before it gets its name, and before it is removed after an error."""
+    monkeypatch.setattr(archiving, "open_files", lambda _, place: (Objects(), place))
+    if fails:
+        with monkeypatch.context() as patched:
+            patched.setattr(archiving._Files, "finish", interrupt)  # pyright: ignore[reportPrivateUsage]
+            with pytest.raises(KeyboardInterrupt):
+                run(files, to)
+        assert not [path for path in to.rglob("*") if path.is_file() and path.parent.name != "_ledgermq"]
+
+    assert run(files, to).rows == 120
+    assert rows_in(to) == rows_of(files)
 
 
 @pytest.mark.parametrize("change", [{"columns": "body"}, {"schemaStyle": "kafka"}, {"mode": "PERMISSIVE"}])
