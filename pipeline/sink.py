@@ -32,7 +32,7 @@ from .offsets import from_json, to_json
 from .options import WriteOptions
 from .outgoing import Rows
 from .sender import Began, Sender
-from .storage import open_files
+from .storage import open_files, sync
 
 NOTES = "ledgermq-sink"
 """The directory of notes inside a checkpoint."""
@@ -333,15 +333,8 @@ def _is_running(driver: Mapping[str, Any]) -> bool:
 def _write_durably(path: str, text: bytes) -> None:
     """Write a file atomically. After a power cut, half a note would hide rows that were written after it."""
     temporary = f"{path}.{os.getpid()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        os.write(descriptor, text)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with open(temporary, "wb") as file:
+        file.write(text)
+    sync(temporary)
     os.replace(temporary, path)
-    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync(os.path.dirname(path))

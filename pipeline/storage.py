@@ -21,6 +21,15 @@ def local_path(place: str) -> str | None:
     return re.sub("^//[^/]*", "", place[len("file:") :]) if found[1].lower() == "file" else None
 
 
+def sync(path: str) -> None:
+    """Let a file, or the names in a directory, outlast a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def open_files(option: str, place: str) -> tuple[Any, str]:
     """Return PyArrow's file system of a directory, and its path there.
 

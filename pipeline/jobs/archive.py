@@ -8,6 +8,7 @@ ranges, so a repeated file replaces the first one. Each finished round has a man
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Generator, Iterator, Sequence
@@ -30,7 +31,7 @@ from ..offsets import Offsets, from_json, to_json
 from ..options import ReadOptions, Stores, read_options
 from ..ranges import QueueRange, Task, ranges_between
 from ..reading import TaskReader, open_catalog
-from ..storage import open_files
+from ..storage import open_files, sync
 from .places import TASKS_PER_CORE, Source, locked
 
 if TYPE_CHECKING:
@@ -333,13 +334,30 @@ class Destination:
         """
         return cls(*open_files("to", to))
 
+    @property
+    def _is_local(self) -> bool:
+        from pyarrow import fs  # noqa: PLC0415
+
+        return isinstance(self.files, fs.LocalFileSystem)
+
     def open_output(self, path: str) -> Any:
         self.files.create_dir(f"{self.root}/{path.rpartition('/')[0]}", recursive=True)
         return self.files.open_output_stream(f"{self.root}/{path}")
 
     def publish(self, temporary: str, path: str) -> None:
-        """Rename a finished file; it replaces an earlier file of the same ranges."""
+        """Rename a finished file; it replaces an earlier file of the same ranges.
+
+        On a local file system it outlasts a power cut from then on, so a manifest names nothing that may be gone.
+        """
+        if self._is_local:
+            sync(f"{self.root}/{temporary}")
         self.files.move(f"{self.root}/{temporary}", f"{self.root}/{path}")
+        if self._is_local:
+            directory = path
+            while directory:
+                directory = directory.rpartition("/")[0]
+                sync(f"{self.root}/{directory}")
+            sync(os.path.dirname(self.root))
 
     def remove(self, path: str) -> None:
         self.files.delete_file(f"{self.root}/{path}")
@@ -367,9 +385,7 @@ class Destination:
         Raises:
             BadOption: another run is writing to it.
         """
-        from pyarrow import fs  # noqa: PLC0415
-
-        if not isinstance(self.files, fs.LocalFileSystem):
+        if not self._is_local:
             yield
             return
         refusal = "another run is archiving into this directory; nothing was written"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -195,6 +196,28 @@ def test_a_manifest_that_was_changed_is_not_believed(files: StoreFiles, to: Path
 
     with pytest.raises(CorruptFile, match="manifest"):
         run(files, to)
+
+
+def test_a_manifest_is_written_when_all_that_it_names_outlasts_a_power_cut(
+    files: StoreFiles, to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the messages of the next run follow a gap that nobody sees."""
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", note)
+    run(files, to)
+
+    (written,) = (at for at, path in enumerate(synced) if path.name.startswith(".00000001.json."))
+    before, after = synced[:written], synced[written + 1 :]
+    for path in to.rglob("*.parquet"):
+        assert [each for each in before if each.parent == path.parent and each.name.startswith(f".{path.stem}.")]
+        assert {path.parent, path.parent.parent, to, to.parent} <= {*before}
+    assert to / "_ledgermq" in after
 
 
 class Objects:
