@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -21,7 +21,7 @@ from ..offsets import Offsets, assignment, from_json, to_json
 from ..options import read_options
 from ..reading import open_catalog
 from ..storage import local_path
-from .places import Source, read
+from .places import Source, locked, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,21 +69,32 @@ def compact_to(spark: SparkSession, source: Source, to: str, *, by: str = "keys"
         by: the column with the key.
 
     Raises:
-        BadOption: the directory holds something else.
+        BadOption: the directory holds something else, or another run writes to it.
         DataLoss: a queue that the last run read is missing or shorter now; the last result remains.
     """
-    check_replaceable(to)
-    directory = _Directory.of(spark, to)
-    directory.finish()
-    options = read_options(signed(source), streaming=False)
-    with closing(open_catalog(options)) as catalog:
-        _, end = batch_offsets(catalog, options, directory.read_up_to())
-    others = {key: value for key, value in source.items() if not key.lower().startswith(_REPLACED if end else "ending")}
-    bounded = {"endingOffsets": json.dumps(to_json(end)), **({"assign": assignment(end)} if end else {})}
-    found = compact(spark, {**others, **bounded}, by=by)
-    found.write.mode("overwrite").parquet(directory.next)
-    directory.replace(end)
-    return spark.read.parquet(to).count()
+    with _sole_writer(to):
+        check_replaceable(to)
+        directory = _Directory.of(spark, to)
+        directory.finish()
+        options = read_options(signed(source), streaming=False)
+        with closing(open_catalog(options)) as catalog:
+            _, end = batch_offsets(catalog, options, directory.read_up_to())
+        others = {key: value for key, value in source.items() if not key.lower().startswith(_REPLACED if end else "ending")}
+        bounded = {"endingOffsets": json.dumps(to_json(end)), **({"assign": assignment(end)} if end else {})}
+        found = compact(spark, {**others, **bounded}, by=by)
+        found.write.mode("overwrite").parquet(directory.next)
+        directory.replace(end)
+        return spark.read.parquet(to).count()
+
+
+def _sole_writer(to: str) -> AbstractContextManager[None]:
+    """Keep other runs away from a directory of this machine. The lock lies beside it, because it is replaced as a whole."""
+    path = local_path(to)
+    if path is None:
+        return nullcontext()
+    parent, name = os.path.split(os.path.abspath(path))
+    refusal = "another run is compacting into this directory; nothing was written"
+    return locked(os.path.join(parent, f".{name}.lock"), "to", to, refusal)
 
 
 @attrs.frozen
@@ -108,9 +119,9 @@ class _Directory:
         return cls(whole.toString(), make_path(whole.getParent(), f".{whole.getName()}.next").toString(), files, make_path)
 
     def finish(self) -> None:
-        """Put the last result into its place if the run that wrote it was ended just before."""
-        if not self.files.exists(self.make_path(self.path)) and self.files.exists(self.make_path(self.next, MANIFEST)):
-            self._rename()
+        """Put the last result into its place if the run that wrote it was ended just before, or while it did that."""
+        if self.files.exists(self.make_path(self.next, MANIFEST)):
+            self._put_in_place()
 
     def read_up_to(self) -> Offsets:
         """Return the end of each queue in the last run; nothing if there was none.
@@ -133,16 +144,21 @@ class _Directory:
 
     def replace(self, end: Offsets) -> None:
         """Replace the directory by the next one, which is complete once it has a manifest."""
-        stream = self.files.create(self.make_path(self.next, MANIFEST), True)
+        unfinished = self.make_path(self.next, f"{MANIFEST}.tmp")
+        stream = self.files.create(unfinished, True)
         try:
             stream.write(json.dumps({"end": to_json(end)}, sort_keys=True).encode())
         finally:
             stream.close()
-        self.files.delete(self.make_path(self.path), True)
-        self._rename()
+        self._rename(unfinished, self.make_path(self.next, MANIFEST))
+        self._put_in_place()
 
-    def _rename(self) -> None:
-        if not self.files.rename(self.make_path(self.next), self.make_path(self.path)):
+    def _put_in_place(self) -> None:
+        self.files.delete(self.make_path(self.path), True)
+        self._rename(self.make_path(self.next), self.make_path(self.path))
+
+    def _rename(self, old: Any, new: Any) -> None:
+        if not self.files.rename(old, new):
             raise BadOption("to", self.path, f"the result is in {self.next} and could not be renamed")
 
 

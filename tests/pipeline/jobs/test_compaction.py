@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ledgermq.pipeline.errors import CorruptFile, DataLoss
+from ledgermq.pipeline.errors import BadOption, CorruptFile, DataLoss
 from ledgermq.pipeline.jobs import compaction
 from ledgermq.pipeline.jobs.compaction import compact, compact_to
 
@@ -63,6 +63,50 @@ def test_what_the_last_run_read_and_is_missing_now_is_a_loss(
     assert "Nothing was skipped" in lost.stderr
     assert not (tmp_path / ".to.next").exists()
     assert "U@store:0: it was read up to offset 6" in left.stderr
+
+
+class LocalFiles:
+    """Stands for Hadoop's file system of this machine."""
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def delete(self, path: str, _recursive: bool) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+    def rename(self, old: str, new: str) -> bool:
+        Path(old).rename(new)
+        return True
+
+
+@pytest.mark.parametrize(("is_complete", "kept"), [(True, "new"), (False, "old")])
+def test_a_replacement_that_was_interrupted_is_completed_if_the_new_result_is_whole(
+    tmp_path: Path, is_complete: bool, kept: str
+) -> None:
+    """A run that is killed while it deletes the last result leaves a part of that."""
+    for directory, file in (("to", "old"), (".to.next", "new")):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / file).touch()
+    if is_complete:
+        (tmp_path / ".to.next" / compaction.MANIFEST).touch()
+
+    compaction._Directory(  # pyright: ignore[reportPrivateUsage]
+        str(tmp_path / "to"), str(tmp_path / ".to.next"), LocalFiles(), lambda *parts: "/".join(parts)
+    ).finish()
+
+    assert {path.name for path in (tmp_path / "to").iterdir()} - {compaction.MANIFEST} == {kept}
+
+
+def test_two_runs_do_not_compact_into_one_directory(tmp_path: Path) -> None:
+    """Each would delete what the other one has written."""
+    to = str(tmp_path / "to")
+    session: Any = None  # is not reached
+
+    with (
+        compaction._sole_writer(to),  # pyright: ignore[reportPrivateUsage]
+        pytest.raises(BadOption, match="another run is compacting into this directory"),
+    ):
+        compact_to(session, {}, to)
 
 
 def test_a_manifest_that_is_damaged_is_named(spark: SparkSession, tmp_path: Path) -> None:
