@@ -30,7 +30,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..world.address import Address
 from .batches import Batches
-from .broker_client import ACCESS_REFUSED, BUSY_CODES, BrokerCatalog, BrokerClient, offset_of, readable, request
+from .broker_client import ACCESS_REFUSED, BUSY_CODES, BrokerCatalog, BrokerClient, is_busy, offset_of, readable, request
 from .broker_reader import BrokerReader
 from .catalog import Bounds
 from .columns import COLUMNS
@@ -230,7 +230,7 @@ class Sender:
         answer = self.client.link(master).call(command, self.options.servers.call_seconds)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return (None,)
-        if answer.code in _LATER or answer.code == ResponseCode.SYSTEM_ERROR:
+        if answer.code in _LATER and ACCESS_REFUSED not in (answer.remark or ""):
             return None
         if answer.code != ResponseCode.SUCCESS:
             raise NotWritten(f"{queue.broker_name} began no epoch for this task: code {answer.code}, {answer.remark}")
@@ -509,14 +509,23 @@ class Sender:
         self.client.retry(queue, is_derived)
 
     def _runtime(self, queue: MessageQueue) -> Mapping[str, str] | None:
-        """What the master of a queue's broker says of itself; None if it may say so later."""
+        """What the master of a queue's broker says of itself; None if it may say so later.
+
+        Raises:
+            NotWritten: it refuses to.
+        """
         master = self._master(queue)
         if master is None:
             return None
         command = request(RequestCode.GET_BROKER_RUNTIME_INFO, {})
         answer = self.client.link(master).call(command, self.options.servers.call_seconds)
-        if answer.code != ResponseCode.SUCCESS:
+        if is_busy(answer):
             return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise NotWritten(
+                f"{queue.broker_name} does not say how far its queues are, so nothing was sent that an earlier attempt may "
+                f"have sent: code {answer.code}, {answer.remark}. With access control this needs the right Get for the cluster"
+            )
         table: Mapping[str, str] = loads(answer.body)["table"]
         return table
 

@@ -13,18 +13,21 @@ import trio
 from ledgermq import ClientTls, Message, open_producer
 from ledgermq.pipeline.catalog import batch_ranges
 from ledgermq.pipeline.columns import chosen
-from ledgermq.pipeline.errors import BadOption, Unavailable
-from ledgermq.pipeline.link import link_to
+from ledgermq.pipeline.errors import BadOption, NotWritten, Unavailable
+from ledgermq.pipeline.link import Link, link_to
 from ledgermq.pipeline.options import Servers, read_options, write_options
 from ledgermq.pipeline.outgoing import Rows
 from ledgermq.pipeline.reading import TaskReader, open_catalog
 from ledgermq.pipeline.sender import Sender
 from ledgermq.pipeline.sink import begin
+from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, encode_frame
 from ledgermq.remoting.signature import Credentials, sign
+from ledgermq.testing.embedded import Embedded
 from ledgermq.world.address import Address
 
 from ..client.test_tls import MakeCertificate, open_secured
+from .brokers import create_topic
 
 
 def bodies(**options: str) -> list[bytes]:
@@ -108,6 +111,28 @@ def test_every_request_is_signed_with_the_given_keys() -> None:
     expected.opaque = 1
     assert bytes(recording.sent) == encode_frame(expected)
     assert plain is not link
+
+
+def test_a_repeated_task_that_may_not_look_for_its_rows_names_the_right(
+    broker: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first attempt does not need it; so the refusal would come as a broker that stays busy, long after all was set up."""
+    create_topic(broker.namesrv, "secured", 1)
+    call = Link.call
+
+    def refuse(self: Link, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
+        if command.code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            return RemotingCommand(ResponseCode.NO_PERMISSION, remark="not allowed")
+        return call(self, command, timeout_seconds)
+
+    monkeypatch.setattr(Link, "call", refuse)
+    options = write_options({"nameServer": broker.namesrv, "topic": "secured", "failoverTimeoutMs": "300"})
+    sender = Sender(options, begin(options), "secured.0.0")
+    sender.look_before_sending()
+    batch = pa.RecordBatch.from_pydict({"body": [b"written"]})
+
+    with pytest.raises(NotWritten, match=r"code 16, not allowed.*the right Get for the cluster"):
+        sender.add(Rows({"body": "body"}, "secured", 1000, allow_null_body=False).messages(batch, "here"))
 
 
 @pytest.mark.parametrize("given", [{"accessKey": "a"}, {"secretKey": "s"}, {"securityToken": "t"}])
