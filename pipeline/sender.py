@@ -347,7 +347,8 @@ class Sender:
                 raise NotWritten(
                     f"{awaited} within {wait.seconds:g} s ('failoverTimeoutMs'): {reason}. They may have been stored"
                 )
-            chunks = [self._missing(chunk) if unknown else chunk for chunk, unknown in failed]
+            floors = {chunk.stored_in: self._floor(chunk.stored_in) for chunk, unknown in failed if unknown}
+            chunks = [self._missing(chunk, floors) if unknown else chunk for chunk, unknown in failed]
             chunks = [chunk for chunk in chunks if chunk.messages]
             for chunk in chunks:
                 self.client.routes.forget(chunk.queue.topic)
@@ -417,11 +418,9 @@ class Sender:
             f"the broker refused {len(chunk.messages)} messages for {chunk.queue} and stored none: code {code}, {answer.remark}"
         )
 
-    def _missing(self, chunk: _Chunk) -> _Chunk:
+    def _missing(self, chunk: _Chunk, floors: Mapping[MessageQueue, int]) -> _Chunk:
         """Return the messages of a chunk that were not stored, after the answer to it was lost."""
-        if self.transaction is None:
-            return chunk
-        stored = self._stored([chunk.stored_in], {chunk.stored_in: self._floor(chunk.stored_in)})
+        stored = self._stored([chunk.stored_in], floors)
         missing: list[Outgoing] = []
         for message in chunk.messages:
             if stored[message.fingerprint] > 0:
@@ -465,8 +464,7 @@ class Sender:
             # The end is requested from the master, because a slave may not have everything yet.
             end = self.client.retry(queue, lambda _, queue=queue: self._end_of(queue))  # type: ignore[misc]
             start = self._begin_of(queue) if begin is None else begin[queue]
-            if begin is None:
-                self._floors[queue] = end
+            self._floors[queue] = end
             if end <= start:
                 continue
             try:

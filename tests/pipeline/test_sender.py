@@ -493,50 +493,6 @@ def test_a_request_that_is_carried_out_after_its_repetition_stores_nothing(
     assert all_bodies(broker.namesrv, topic) == numbered(range(30))
 
 
-@pytest.mark.parametrize("answered", [None, RemotingCommand(ResponseCode.SYSTEM_ERROR, remark="[PC_SYNCHRONIZED]broker busy")])
-def test_without_numbers_at_the_broker_unsure_messages_are_looked_for_before_they_are_sent_again(
-    broker: Embedded, topic: str, monkeypatch: pytest.MonkeyPatch, answered: RemotingCommand | None
-) -> None:
-    """Apache's brokers do not know the request that begins an epoch, and so no repeated send.
-
-    With DLedger they say that they are busy if the other nodes did not confirm an entry in time, which is then stored.
-    """
-    submit, answer = Link.submit, Link.answer
-    lost: list[int] = []
-
-    def as_apache(self: Link, command: RemotingCommand, timeout_seconds: float) -> int:
-        if command.code == RequestCode.FENCE_PRODUCER:
-            command = RemotingCommand(RequestCode.QUERY_ASSIGNMENT)
-        assert "sendNumber" not in command.ext
-        opaque = submit(self, command, timeout_seconds)
-        if command.code == RequestCode.SEND_BATCH_MESSAGE and not lost:
-            lost.append(opaque)
-        return opaque
-
-    def lose_first(self: Link, opaque: int, timeout_seconds: float) -> RemotingCommand:
-        found = answer(self, opaque, timeout_seconds)
-        if opaque in lost:
-            lost.append(-1)
-            lost.remove(opaque)
-            if answered is not None:
-                return answered
-            self.close()
-            raise LinkLost(self.address, "test")
-        return found
-
-    monkeypatch.setattr(Link, "submit", as_apache)
-    monkeypatch.setattr(Link, "answer", lose_first)
-    monkeypatch.setattr("ledgermq.pipeline.sender.SETTLE_SECONDS", 0.0)
-    options = options_of(broker, topic)
-    sender = Sender(options, begin(options), "apache.0.0")
-    sender.add(messages(topic, 30))
-    sender.flush()
-    monkeypatch.undo()
-
-    assert sender.sent == 30
-    assert all_bodies(broker.namesrv, topic) == numbered(range(30))
-
-
 def test_queues_that_were_written_and_are_not_written_any_more_are_searched_too(broker: Embedded, topic: str) -> None:
     """An operator may take queues away between two attempts."""
     options = options_of(broker, topic)
