@@ -48,7 +48,9 @@ WRITERS_MAX = 16
 NARROW = (
     "brokerName", "queueId", "queueOffset", "tags", "flag", "sysFlag", "reconsumeTimes", "bornTimestamp", "storeTimestamp",
 )  # fmt: skip
-_WATCH_SECONDS = 1.0
+LOOK_SECONDS, WATCH_SECONDS, WATCH_BYTES = 1.0, 60.0, 128 * 1024 * 1024
+"""How often a run that watches looks for messages, and after what time or with how many bytes it begins the next round. Each
+round writes at least one file for each topic, and a manifest."""
 
 
 @attrs.frozen
@@ -97,14 +99,18 @@ def archive(spark: SparkSession, source: Source, to: str, *, watch: bool = False
             place.remove_unfinished()
         reported: Losses = {}
         round_bytes = max(ROUND_BYTES, TASKS_PER_CORE * spark.sparkContext.defaultParallelism * options.split.bytes_max)
+        due = 0.0
         while True:
-            planned = pending or _plan(catalog, options, place, reported, round_bytes)
+            least_bytes = WATCH_BYTES if time.monotonic() < due else 0
+            planned = pending or _plan(catalog, options, place, reported, least_bytes, round_bytes)
             pending = None
             if planned is None:
                 if not watch:
                     return total
-                time.sleep(_WATCH_SECONDS)
+                time.sleep(LOOK_SECONDS)
                 continue
+            if watch:
+                due = time.monotonic() + WATCH_SECONDS
             number, start, end, tasks = planned
             place.write_pending(number, start, end, tasks)
             files = _run(spark, options, tasks, to, compression)
@@ -137,8 +143,10 @@ def _check_pending(tasks: Sequence[Task], options: ReadOptions) -> None:
                 )
 
 
-def _plan(catalog: Catalog, options: ReadOptions, place: Destination, reported: Losses, round_bytes: int) -> Round | None:
-    """Plan the next round from the end of the last one; None if there are no new messages.
+def _plan(
+    catalog: Catalog, options: ReadOptions, place: Destination, reported: Losses, least_bytes: int, round_bytes: int
+) -> Round | None:
+    """Plan the next round from the end of the last one; None if there are no new messages, or too few.
 
     What is lost and not yet in `reported` is reported and added to it.
     """
@@ -164,6 +172,8 @@ def _plan(catalog: Catalog, options: ReadOptions, place: Destination, reported: 
     if not ranges:
         return None
     size = catalog.range_bytes(ranges)
+    if size < least_bytes:
+        return None
     if size > round_bytes:
         share = round_bytes / size
         ranges = [QueueRange(each.queue, each.start, each.start + max(1, int(each.count * share))) for each in ranges]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -218,6 +220,31 @@ def test_a_manifest_is_written_when_all_that_it_names_outlasts_a_power_cut(
         assert [each for each in before if each.parent == path.parent and each.name.startswith(f".{path.stem}.")]
         assert {path.parent, path.parent.parent, to, to.parent} <= {*before}
     assert to / "_ledgermq" in after
+
+
+@pytest.mark.parametrize(("enough", "rounds"), [(1 << 20, 3), (1, 15)])
+def test_a_run_that_watches_begins_a_round_each_minute_or_with_enough_bytes(
+    files: StoreFiles, to: Path, monkeypatch: pytest.MonkeyPatch, enough: int, rounds: int
+) -> None:
+    """Messages come all the time; a round for each look would write thousands of small files."""
+    now = 1000.0
+
+    def messages_come(_: float) -> None:
+        nonlocal now
+        now += 10.0
+        if now >= 1150.0:
+            raise KeyboardInterrupt
+        files.append(interleaved(3))
+
+    clock = SimpleNamespace(monotonic=lambda: now, sleep=messages_come, gmtime=time.gmtime, strftime=time.strftime)
+    monkeypatch.setattr(archiving, "time", clock)
+    monkeypatch.setattr(archiving, "WATCH_BYTES", enough)
+    session: Any = Session()
+
+    with pytest.raises(KeyboardInterrupt):
+        archive(session, {"storePath": str(files.root), "subscribe": "T"}, str(to), watch=True)
+
+    assert len([path for path in (to / "_ledgermq").glob("*.json") if path.stem.isdigit()]) == rounds
 
 
 class Objects:

@@ -42,7 +42,7 @@ def test_ctrl_c_ends_an_archive_that_waits_for_messages(
     """What it has written is complete, so the next run finds nothing new."""
     arguments = ("archive", "T", "--store", store, "--to", str(tmp_path / "archive"))
     with monkeypatch.context() as patched:
-        patched.setattr("ledgermq.pipeline.jobs.archive.time", SimpleNamespace(sleep=interrupt))
+        patched.setattr("ledgermq.pipeline.jobs.archive.time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
         ended = pipeline_command(*arguments, "--watch", status=INTERRUPTED)
 
     assert ended.stderr == "Error: archive was interrupted\n"
