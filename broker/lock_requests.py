@@ -49,7 +49,7 @@ class LockRequests:
 
     def lock(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
         """Answer a renewal at once, and a new lock when it is applied, and as safe as it can be now: no restart loses it."""
-        self._dispatcher.check_room(request)
+        self._dispatcher.check_room(connection, request)
         group, client_id, queues = self._lock_request(request)
         known = [queue for queue in queues if self._is_here(queue)]
         held, wanted = self.locks.lock(group, client_id, known, self.clock.monotonic())

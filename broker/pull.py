@@ -162,7 +162,7 @@ class PullService:
             code = code_of(result.status, pull.offset)
         beyond_end = code is ResponseCode.PULL_OFFSET_MOVED and pull.offset > result.max_offset
         if beyond_end and self.leads is not None and self.role.takes_puts:
-            self._dispatcher.check_room(request)
+            self._dispatcher.check_room(connection, request)
             self._dispatcher.start_counted(connection, request, self._answer_if_leader, pull, self.leads)
             return
         may_wait = code is ResponseCode.PULL_NOT_FOUND or (

@@ -32,6 +32,9 @@ log = get_logger(__name__)
 WAITING_MAX = 1024
 """How many requests of all connections may wait in tasks; further ones are answered SYSTEM_BUSY."""
 
+WAITING_PER_CONNECTION_MAX = 128
+"""How many requests of one connection may wait in tasks, so that no single peer takes the room of all others."""
+
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """How many bytes the requests that wait in tasks may have together; further ones are answered SYSTEM_BUSY."""
 
@@ -103,6 +106,7 @@ class Dispatcher:
     access: AccessCheck | None = None
     """Checks every request before its handler; None if everybody may do everything."""
     waiting_max: int = WAITING_MAX
+    waiting_per_connection_max: int = WAITING_PER_CONNECTION_MAX
     waiting_bytes_max: int = WAITING_BYTES_MAX
     _handlers: dict[int, Handler] = attrs.field(factory=dict[int, Handler])
     _runs: dict[int, RunHandler] = attrs.field(factory=dict[int, RunHandler])
@@ -158,12 +162,15 @@ class Dispatcher:
         assert self.nursery is not None, "requests are handled while the server serves"
         self.nursery.start_soon(answer_later, *arguments)
 
-    def check_room(self, request: RemotingCommand) -> None:
-        """Refuse a request that may have to wait while too many others do.
+    def check_room(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        """Refuse a request that may have to wait while too many others do, of its connection or of all.
 
         Raises:
             RequestRefused: SYSTEM_BUSY. Nothing was done.
         """
+        if (own := connection.waiting_requests) >= self.waiting_per_connection_max:
+            remark = f"[OVERLOAD] {own} requests of this connection are waiting already; this one was not taken"
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, remark)
         if self._waiting_now >= self.waiting_max or self._waiting_bytes + _bytes_of(request) > self.waiting_bytes_max:
             waiting = f"{self._waiting_now} requests with {self._waiting_bytes} bytes"
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD] {waiting} are waiting already; this one was not taken")
@@ -180,6 +187,7 @@ class Dispatcher:
         If it raises, the request is answered with that. Before, `check_room` must have found room for the request.
         """
         self._waiting_now += 1
+        connection.waiting_requests += 1
         self._waiting_bytes += _bytes_of(request)
         self.start_soon(self._counted, connection, request, wait, arguments)
 
@@ -197,6 +205,7 @@ class Dispatcher:
             answer_failure(connection, request, error)
         finally:
             self._waiting_now -= 1
+            connection.waiting_requests -= 1
             self._waiting_bytes -= size
 
     @property
@@ -288,7 +297,7 @@ class Dispatcher:
             )
         else:
             try:
-                self.check_room(request)
+                self.check_room(connection, request)
             except RequestRefused as refusal:
                 connection.answer(request, refusal.code, remark=refusal.remark)
             else:
@@ -313,7 +322,7 @@ class Dispatcher:
         try:
             if policy is not None:
                 policy.check()
-                self.check_room(request)  # before anything is changed, because the answer may have to wait
+                self.check_room(connection, request)  # before anything is changed, because the answer may have to wait
             try:
                 outcome = handler(connection, request)
             except RequestRefused as refusal:  # which may also say what has been changed
@@ -332,7 +341,7 @@ class Dispatcher:
 
     def _postpone(self, connection: ServerConnection, request: RemotingCommand, ready: Wait) -> None:
         try:
-            self.check_room(request)
+            self.check_room(connection, request)
         except RequestRefused as refusal:
             connection.answer(request, refusal.code, remark=refusal.remark)
         else:

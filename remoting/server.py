@@ -131,6 +131,8 @@ class ServerConnection:
     """Finds the plain sends with which received bytes begin; None if every request is decoded."""
     sends: SendRun | None = None
     """The plain sends before the requests that are handled next."""
+    waiting_requests: int = 0
+    """How many requests of the peer wait in tasks of their own."""
     attachments: dict[str, Any] = attrs.field(factory=dict[str, Any])
     """State of handlers that belongs to this connection."""
 

@@ -13,7 +13,7 @@ import trio.testing
 from ledgermq.message.errors import JsonError
 from ledgermq.remoting.codes import ResponseCode
 from ledgermq.remoting.command import RemotingCommand
-from ledgermq.remoting.dispatcher import BODY_BYTES_MAX, Postponed
+from ledgermq.remoting.dispatcher import BODY_BYTES_MAX, WAITING_MAX, Postponed
 from ledgermq.remoting.errors import RequestRefused
 from ledgermq.remoting.server import ServerConnection
 from ledgermq.testing.logs import capture_logs
@@ -199,7 +199,9 @@ async def test_a_failing_run_answers_every_request_of_it(network: Network, clock
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, 2), (2, 2)]
 
 
-@pytest.mark.parametrize(("bound", "value"), [("waiting_max", 2), ("waiting_bytes_max", 2010)])
+@pytest.mark.parametrize(
+    ("bound", "value"), [("waiting_max", 2), ("waiting_per_connection_max", 2), ("waiting_bytes_max", 2010)]
+)
 async def test_waiting_handlers_are_bounded(network: Network, clock: Clock, bound: str, value: int) -> None:
     """More than that are answered SYSTEM_BUSY at once, in words that RocketMQ clients know."""
     async with serving(network, clock) as running:
@@ -223,6 +225,27 @@ async def test_waiting_handlers_are_bounded(network: Network, clock: Clock, boun
         assert busy.remark.startswith("[OVERLOAD]")
         assert served == {0, 1}
         assert (await peer.ask(2)).code == ResponseCode.SUCCESS
+
+
+async def test_one_connection_cannot_take_the_room_of_all_others(network: Network, clock: Clock) -> None:
+    """However many requests it sends that wait, those of others are taken."""
+    async with serving(network, clock) as running:
+        go_on = trio.Event()
+
+        async def wait(_: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+            await go_on.wait()
+            return request.response()
+
+        running.dispatcher.register_waiting(2, wait)
+        greedy, other = await running.connect(), await running.connect()
+
+        await greedy.send(*(RemotingCommand(2, opaque=n) for n in range(WAITING_MAX)))
+        await trio.testing.wait_all_tasks_blocked()
+        await other.send(RemotingCommand(2))
+        await trio.testing.wait_all_tasks_blocked()
+        go_on.set()
+
+        assert (await other.receive()).code == ResponseCode.SUCCESS
 
 
 async def test_long_requests_are_answered_one_after_the_other(network: Network, clock: Clock) -> None:
