@@ -75,7 +75,7 @@ class ServerLimits:
     """Bounds of a server."""
 
     connections_max: int = attrs.field(factory=lambda: min(CONNECTIONS_MAX, descriptors_max() // STORE_DESCRIPTORS_SHARE))
-    """Connections beyond this number are closed when they are accepted."""
+    """Beyond this number each new connection ends the oldest one that has sent no complete request, or is itself closed."""
     partial_bytes_max: int = 256 * 1024 * 1024
     """Bytes of incomplete frames of all connections; beyond it the connection with the most is closed."""
     unsent_bytes_max: int = 64 * 1024 * 1024
@@ -314,6 +314,8 @@ class RemotingServer:
     scan: ScanSends | None = None
     """See `ServerConnection.scan`."""
     connections: set[ServerConnection] = attrs.field(factory=set[ServerConnection])
+    _silent: dict[ServerConnection, None] = attrs.field(factory=dict[ServerConnection, None])
+    """The connections that have not sent a complete request yet, the oldest first."""
     _partial_bytes: int = 0
     _unsent: Unsent = attrs.field(init=False)
     _forgetting: trio.Lock = attrs.field(factory=trio.Lock)
@@ -352,10 +354,16 @@ class RemotingServer:
         connection = ServerConnection(stream, stream.peer, self.clock, self.limits, self._unsent, scan=self.scan)
         connection.last_activity = self.clock.monotonic()
         if len(self.connections) >= self.limits.connections_max:
-            connection.log.warning("connection_refused", connections_max=self.limits.connections_max)
-            await trio.aclose_forcefully(stream)
-            return
+            if not self._silent:
+                connection.log.warning("connection_refused", connections_max=self.limits.connections_max)
+                await trio.aclose_forcefully(stream)
+                return
+            oldest = next(iter(self._silent))
+            oldest.log.warning("silent_connection_closed", connections_max=self.limits.connections_max)
+            del self._silent[oldest]
+            self.close_connection(oldest)
         self.connections.add(connection)
+        self._silent[connection] = None
         try:
             with connection.scope:
                 async with trio.open_nursery() as nursery:
@@ -364,6 +372,7 @@ class RemotingServer:
                     nursery.cancel_scope.cancel()
         finally:
             self.connections.discard(connection)
+            self._silent.pop(connection, None)
             self._count_partial(connection, 0)
             connection.mark_closed()
             await self._forget(connection)
@@ -422,6 +431,7 @@ class RemotingServer:
                 if connection.is_over_partial:
                     return
                 if requests or connection.sends is not None:
+                    self._silent.pop(connection, None)
                     await connection.handle(handle, requests)
                 data = await receive(RECEIVE_BYTES)
         except RemoteProtocolError as error:

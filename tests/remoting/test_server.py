@@ -115,6 +115,26 @@ async def test_connections_beyond_the_bound_are_closed_at_once(network: Network,
         assert (await first.ask(1)).code == (await second.ask(1)).code == ResponseCode.SUCCESS
 
 
+async def test_connections_that_ask_nothing_lock_nobody_out(network: Network, clock: Clock) -> None:
+    """At the bound a new connection ends the oldest one that has sent no complete request, and no other."""
+    async with serving(network, clock, ServerLimits(connections_max=3)) as running:
+        asking, silent, partial = [await running.connect() for _ in range(3)]
+        await asking.ask(1)
+        await partial.stream.send_all(encode_frame(RemotingCommand(1))[:-1])
+        await trio.testing.wait_all_tasks_blocked()
+
+        with capture_logs() as logs:
+            third = await running.connect()
+            assert (await third.ask(1)).code == ResponseCode.SUCCESS
+            await silent.wait_closed()
+
+        assert [entry["event"] for entry in logs] == ["silent_connection_closed"]
+        assert (await asking.ask(1)).code == ResponseCode.SUCCESS
+        await partial.stream.send_all(encode_frame(RemotingCommand(1))[-1:])
+        assert (await partial.receive()).code == ResponseCode.SUCCESS
+        assert len(running.server.connections) == 3
+
+
 async def test_a_peer_that_reads_no_answers_is_closed(network: StallingNetwork, clock: Clock) -> None:
     """What it leaves unread is bounded, also when it is pushed from elsewhere, as long polls are answered."""
     async with serving(network, clock, ServerLimits(unsent_bytes_max=100_000)) as running:
