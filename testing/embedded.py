@@ -45,8 +45,6 @@ SMALL_FILES = {
     "maxHashSlotNum": "5000",
     "maxIndexNum": "20000",
     "maxMessageSize": str(4 * 1024 * 1024),
-    "diskMaxUsedSpaceRatio": "95",  # a developer's disk is often fuller than a server's
-    "cleanFileForciblyEnable": "false",
 }
 """Settings for stores that exist for a few seconds, under RocketMQ's keys; a test may override them."""
 

@@ -146,7 +146,10 @@ class MortalDisk:
         self.inner.sync_directory(path)
 
     def usage(self, path: str) -> DiskUsage:
-        return self.inner.usage(path)
+        # A developer's disk is often fuller than a server's. A broker in a test refuses sends only when a write finds no room,
+        # so it sees the free part of the disk as an empty disk.
+        free = self.inner.usage(path).free
+        return DiskUsage(free, 0, free)
 
     def boot_id(self) -> str:
         return self.inner.boot_id()

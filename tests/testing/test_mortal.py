@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -18,6 +21,16 @@ from ledgermq.world.real import real_world
 
 def test_the_disk_of_the_living_keeps_the_contract_of_every_disk(tmp_path: Path) -> None:
     check_disk(MortalDisk(RealDisk(), Life()), str(tmp_path))
+
+
+def test_a_disk_that_other_files_fill_is_not_full_to_the_living(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's disk is often fuller than the 90 % from which a server refuses sends."""
+    monkeypatch.setattr(shutil, "disk_usage", Mock(return_value=SimpleNamespace(total=1000, used=950, free=50)))
+
+    usage = mortal(real_world(), Life()).disk.usage(str(tmp_path))
+
+    assert usage.ratio == 0
+    assert usage.free == 50
 
 
 async def test_the_dead_change_no_file_and_what_they_wrote_stays(tmp_path: Path) -> None:
