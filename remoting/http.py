@@ -39,6 +39,8 @@ async def serve_pages(pages: Pages, listeners: list[Listener[Stream]]) -> None:
                 await _exchange(pages, stream)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError) as error:
             log.debug("http_exchange_failed", remote=str(stream.peer), reason=str(error))
+        except Exception as error:  # noqa: BLE001 - a fault of ours in one exchange must not close the listeners
+            log.error("http_exchange_broken", remote=str(stream.peer), reason=fault_of(error), trace=trace_of(error))
         finally:
             room.release()
             await trio.aclose_forcefully(stream)

@@ -16,10 +16,14 @@ import attrs
 import trio
 
 from ..world.clock import Clock
+from ..world.events import get_logger
+from ..world.logs import fault_of, trace_of
 from ..world.slices import in_slices
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+
+log = get_logger(__name__)
 
 SERIES_MAX = 20_000
 """How many series one metric has at most; further ones are counted in `ledgermq_series_left_out`."""
@@ -151,24 +155,29 @@ def latencies_of(latencies: Latencies) -> Histograms:
 async def exposition(constant: Mapping[str, str], families: Iterable[Family | Histograms]) -> AsyncIterator[bytes]:
     """The metrics in the text format of Prometheus, in parts between which other tasks run.
 
+    A metric that cannot be read is left out and logged.
+
     Args:
         constant: the labels that every series has.
     """
     left_out, names, values = 0, tuple(constant), tuple(constant.values())
     for family in families:
-        if isinstance(family, Histograms):
-            yield _formatted(_histogram_metric(family, names, values), headed=True)
-            continue
-        rows = iter(family.rows())
-        await trio.lowlevel.checkpoint()  # a copy of a long table fills a turn by itself
-        first = True
-        async for part in in_slices(islice(rows, SERIES_MAX), SLICE_SERIES, partial(_weight_of, family)):
-            read = [(labels, value if isinstance(value := read(), int | float) else await value) for labels, read in part]
-            yield _formatted(_metric(family, read, names, values), headed=first)
-            first = False
-        async for part in in_slices(rows, UNREAD_ROWS_PER_TURN):
-            left_out += len(part)
-        await trio.lowlevel.checkpoint()
+        try:
+            if isinstance(family, Histograms):
+                yield _formatted(_histogram_metric(family, names, values), headed=True)
+                continue
+            rows = iter(family.rows())
+            await trio.lowlevel.checkpoint()  # a copy of a long table fills a turn by itself
+            first = True
+            async for part in in_slices(islice(rows, SERIES_MAX), SLICE_SERIES, partial(_weight_of, family)):
+                read = [(labels, value if isinstance(value := read(), int | float) else await value) for labels, read in part]
+                yield _formatted(_metric(family, read, names, values), headed=first)
+                first = False
+            async for part in in_slices(rows, UNREAD_ROWS_PER_TURN):
+                left_out += len(part)
+            await trio.lowlevel.checkpoint()
+        except Exception as error:  # noqa: BLE001 - a metric that cannot be read must not take the others with it
+            log.error("metric_left_out", metric=family.name, reason=fault_of(error), trace=trace_of(error))
     beyond = Family("ledgermq_series_left_out", "Series beyond the bound of their metric.", (), tuple)
     yield _formatted(_metric(beyond, [((), left_out)], names, values), headed=True)
 

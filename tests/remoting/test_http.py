@@ -29,6 +29,12 @@ async def parts() -> AsyncGenerator[bytes]:
         yield b"part %d\n" % number
 
 
+async def breaks_off() -> AsyncGenerator[bytes]:
+    yield b"part 0\n"
+    await trio.lowlevel.checkpoint()
+    raise ValueError("no such row")
+
+
 async def fails() -> Page:
     await trio.lowlevel.checkpoint()
     raise ValueError("no such table")
@@ -38,6 +44,7 @@ PAGES: dict[str, Callable[[], Awaitable[Page]]] = {
     "/whole": partial(page, b"all at once\n"),
     "/parts": partial(page, parts),
     "/fails": fails,
+    "/breaks": partial(page, breaks_off),
 }
 
 
@@ -71,7 +78,7 @@ async def asked(network: Network, request: bytes) -> tuple[str, bytes]:
         ("GET /whole", "200", b"all at once\n"),
         ("GET /whole?query=1", "200", b"all at once\n"),
         ("HEAD /whole", "200", b""),
-        ("GET /none", "404", b"there are /fails, /parts, /whole\n"),
+        ("GET /none", "404", b"there are /breaks, /fails, /parts, /whole\n"),
         ("POST /whole", "405", b"only GET and HEAD are served here\n"),
     ],
 )
@@ -101,6 +108,17 @@ async def test_a_page_that_cannot_be_made_is_an_error_of_the_server(network: Net
 
     assert (failed.split()[1], whole.split()[1]) == ("500", "200")
     assert [(event["event"], event["reason"]) for event in logs] == [("http_page_failed", "ValueError: no such table")]
+
+
+async def test_a_page_that_breaks_off_ends_its_connection_alone(network: Network) -> None:
+    """The log has the reason, and the listeners go on."""
+    with capture_logs() as logs:
+        async with serving(network):
+            broken, _ = await asked(network, b"GET /breaks HTTP/1.1\r\nHost: server\r\n\r\n")
+            whole, _ = await asked(network, b"GET /whole HTTP/1.1\r\nHost: server\r\n\r\n")
+
+    assert (broken.split()[1], whole.split()[1]) == ("200", "200")
+    assert [(event["event"], event["reason"]) for event in logs] == [("http_exchange_broken", "ValueError: no such row")]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from ledgermq.remoting.metrics import Family, Histogram, Latencies, LoopTurns, exposition, turns_of
+from ledgermq.remoting.metrics import Family, Histogram, Latencies, LoopTurns, exposition, one, turns_of
+from ledgermq.testing.logs import capture_logs
 
 
 @attrs.define(eq=False)
@@ -23,6 +24,21 @@ class Steps:
 
 async def text_of(*families: Family) -> str:
     return "".join([part.decode() async for part in exposition({"node": "n"}, families)])
+
+
+async def test_a_metric_that_cannot_be_read_is_left_out() -> None:
+    """The others are there, and the log has the reason, also if it is an error of the disk in the middle of the text."""
+
+    def fail() -> float:
+        raise OSError("no such disk")
+
+    with capture_logs() as logs:
+        text = await text_of(one("broken", "", fail), one("sound", "", lambda: 1.0))
+
+    assert 'sound{node="n"} 1.0' in text
+    assert "broken" not in text
+    found = [(event["event"], event["log_level"], event["metric"], event["reason"]) for event in logs]
+    assert found == [("metric_left_out", "error", "broken", "OSError: no such disk")]
 
 
 async def test_turns_of_the_event_loop_are_counted() -> None:
