@@ -38,10 +38,23 @@ class Life:
             raise OSError(errno.EIO, "the process has been killed")
 
     async def end(self) -> None:
-        """Kill the process."""
+        """Kill the process; all of its connections are closed in one turn of the event loop, also if this is cancelled."""
         self.ended = True
-        for stream in list(self.streams):
+        async with trio.open_nursery() as nursery:
+            for stream in list(self.streams):
+                nursery.start_soon(trio.aclose_forcefully, stream)
+
+    async def adopt(self, stream: Stream) -> Stream:
+        """Return a new connection of the process, which its end closes.
+
+        Raises:
+            OSError: the process has been killed. The connection is closed.
+        """
+        self.streams.add(stream)
+        if self.ended:
             await trio.aclose_forcefully(stream)
+        self.check()
+        return stream
 
 
 @attrs.define(eq=False)
@@ -163,9 +176,7 @@ class MortalListener(Listener[Stream]):
     life: Life
 
     async def accept(self) -> Stream:
-        stream = await self.inner.accept()
-        self.life.streams.add(stream)
-        return stream
+        return await self.life.adopt(await self.inner.accept())
 
     async def aclose(self) -> None:
         await self.inner.aclose()
@@ -180,9 +191,7 @@ class MortalNetwork:
 
     async def open_stream(self, address: Address) -> Stream:
         self.life.check()
-        stream = await self.inner.open_stream(address)
-        self.life.streams.add(stream)
-        return stream
+        return await self.life.adopt(await self.inner.open_stream(address))
 
     async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
         self.life.check()

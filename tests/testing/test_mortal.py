@@ -15,7 +15,7 @@ from ledgermq.testing.contracts import check_disk
 from ledgermq.testing.mortal import Life, MortalDisk, mortal
 from ledgermq.world.address import Address
 from ledgermq.world.disk import RealDisk
-from ledgermq.world.network import Stream
+from ledgermq.world.network import Stream, TcpStream
 from ledgermq.world.real import real_world
 
 
@@ -92,3 +92,42 @@ async def test_the_connections_of_the_dead_end_at_once_on_both_sides() -> None:
             await network.open_stream(address)
         await peer.aclose()
         nursery.cancel_scope.cancel()
+
+
+async def test_all_connections_of_the_dead_end_in_one_turn() -> None:
+    """Else those that come last are served on meanwhile."""
+    life, count = Life(), 20
+    network = mortal(real_world(), life).network
+    (listener,) = await network.open_listeners("127.0.0.1", 0)
+    address = Address("127.0.0.1", network.listener_port(listener))
+    own = [await network.open_stream(address) for _ in range(count)]
+    seen: set[int] = set()
+
+    async def watch() -> None:
+        while is_open := sum(isinstance(stream, TcpStream) and stream.socket.fileno() >= 0 for stream in own):
+            seen.add(is_open)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        nursery.start_soon(life.end)
+
+    assert len(seen) <= 2
+    await listener.aclose()
+
+
+async def test_the_dead_take_no_new_connection() -> None:
+    """The system accepts them as long as the socket that listens is open."""
+    life = Life()
+    network = mortal(real_world(), life).network
+    (listener,) = await network.open_listeners("127.0.0.1", 0)
+    await life.end()
+    peer = await real_world().network.open_stream(Address("127.0.0.1", network.listener_port(listener)))
+
+    with pytest.raises(OSError, match="the process has been killed"):
+        await listener.accept()
+
+    with trio.fail_after(60):
+        assert await peer.receive_some(1) == b""
+    await peer.aclose()
+    await listener.aclose()
