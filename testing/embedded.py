@@ -85,8 +85,8 @@ class SimulatedPlace:
         return self.machine.world()
 
     async def kill(self) -> None:
-        await trio.lowlevel.checkpoint()
         self.machine.kill()
+        await trio.lowlevel.checkpoint()
 
 
 @attrs.define(eq=False, repr=False)
@@ -101,16 +101,24 @@ class EmbeddedNode:
     _leave: trio.Event = attrs.field(factory=trio.Event)
     _ended: trio.Event = attrs.field(factory=trio.Event)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _changing: trio.Lock = attrs.field(factory=trio.Lock)
+    """Makes a start wait for the start or stop that is under way."""
 
     @property
     def address(self) -> str:
         """The address for clients, `host:port`."""
         return str(Address(self.config.bind_address, self.config.listen_port))
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Start the broker in a nursery; nothing happens if it runs and is not being stopped."""
+        async with self._changing:
+            if self._killed or self._leave.is_set():
+                await self._ended.wait()  # the process that ends still has the store's lock and the port
+            if self.broker is None:
+                await nursery.start(self._run)
+
+    async def _run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the broker once, until `stop` or `kill`."""
-        if self._killed:
-            await self._ended.wait()  # the killed process still has the store's lock and the port
         self._killed = False
         self._leave, self._ended, self._scope = trio.Event(), trio.Event(), trio.CancelScope()
         try:
@@ -129,15 +137,24 @@ class EmbeddedNode:
             self._ended.set()
 
     async def stop(self) -> None:
-        """Stop the broker in order; returns when it has ended."""
-        self._leave.set()
-        await self._ended.wait()
+        """Stop the broker in order; returns when it has ended. Nothing happens if it does not run."""
+        async with self._changing:
+            if self.broker is not None:
+                self._leave.set()
+                await self._ended.wait()
 
     async def kill(self) -> None:
-        """End the broker as kill -9 does; its tasks end by themselves."""
-        self._killed, self.broker = True, None
-        await self.place.kill()
-        self._scope.cancel()
+        """End the broker as kill -9 does, also while it is stopping; its tasks end by themselves.
+
+        Nothing happens if it does not run. Cancellation: the broker is killed all the same.
+        """
+        if self.broker is None:
+            return
+        self._killed, self.broker, scope = True, None, self._scope
+        try:
+            await self.place.kill()
+        finally:
+            scope.cancel()
 
 
 @attrs.define(eq=False)
@@ -192,16 +209,6 @@ class Embedded:
             )
         return brokers
 
-    async def _start(self, address: str, nursery: trio.Nursery) -> None:
-        node = self.node(address)
-        if node.broker is None:
-            await nursery.start(node.run)
-
-    async def _end(self, address: str, *, kill: bool) -> None:
-        node = self.node(address)
-        if node.broker is not None:
-            await (node.kill() if kill else node.stop())
-
 
 @attrs.define(eq=False, repr=False)
 class OpenEmbedded(Embedded):
@@ -219,15 +226,15 @@ class OpenEmbedded(Embedded):
 
     async def kill(self, address: str) -> None:
         """Kill a broker, as kill -9 does; nothing happens if it does not run."""
-        await self._end(address, kill=True)
+        await self.node(address).kill()
 
     async def stop(self, address: str) -> None:
         """Stop a broker in order; nothing happens if it does not run."""
-        await self._end(address, kill=False)
+        await self.node(address).stop()
 
     async def start(self, address: str) -> None:
         """Start a broker that was killed or stopped, on its store; nothing happens if it runs."""
-        await self._start(address, self.nursery)
+        await self.node(address).start(self.nursery)
 
 
 @attrs.define(eq=False, repr=False)
@@ -414,7 +421,7 @@ async def _opened(
             try:
                 for node in nodes:
                     node.config = attrs.evolve(node.config, namesrv_addr=namesrv)
-                    await nursery.start(node.run)
+                    await node.start(nursery)
                 embedded = OpenEmbedded(namesrv, tuple(nodes), world, nursery)
                 if nodes[0].config.enable_dleger_commit_log or controller is not None:
                     await embedded.master()
@@ -426,8 +433,7 @@ async def _opened(
             else:
                 async with trio.open_nursery() as stopping:
                     for node in nodes:
-                        if node.broker is not None:
-                            stopping.start_soon(node.stop)
+                        stopping.start_soon(node.stop)
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure

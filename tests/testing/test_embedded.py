@@ -112,6 +112,39 @@ def test_what_is_killed_twice_or_unknown_is_said(ledgermq_broker: StartedEmbedde
         ledgermq_broker.start("10.0.0.1:1")
 
 
+async def test_a_kill_that_is_cancelled_has_killed() -> None:
+    with trio.fail_after(60):
+        async with open_embedded() as cluster, open_producer(cluster.namesrv, send_timeout_seconds=60) as producer:
+            (address,) = cluster.addresses
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await cluster.kill(address)
+
+            await cluster.start(address)
+
+            assert (await producer.send(Message("T", b"x"))).queue_offset == 0
+
+
+def test_a_start_beside_a_stop_or_another_start_loses_no_broker() -> None:
+    async def main() -> None:
+        async with open_virtual(seed=1) as cluster:
+            (address,) = cluster.addresses
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cluster.stop, address)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(cluster.start, address)
+            assert len(cluster.brokers) == 1
+
+            await cluster.stop(address)
+            assert not cluster.brokers
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cluster.start, address)
+                nursery.start_soon(cluster.start, address)
+            assert len(cluster.brokers) == 1
+
+    seeded_run(main, seed=1)
+
+
 @pytest.mark.parametrize(("mode", "nodes", "killed"), [("local", 1, 1), ("ha", 2, 1), ("dledger", 3, 2), ("dledger", 1, 1)])
 def test_a_master_that_cannot_come_is_not_waited_for(mode: str, nodes: int, killed: int) -> None:
     async def main() -> None:
