@@ -19,6 +19,7 @@ import shutil
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -281,9 +282,11 @@ class RealDiskFile:
 @attrs.define(eq=False)
 class RealDiskLock:
     _fd: int
+    _unlock: Callable[[], object]
 
     def release(self) -> None:
         if self._fd >= 0:
+            self._unlock()  # closing is not enough if a process has been forked meanwhile
             os.close(self._fd)
             self._fd = -1
 
@@ -369,15 +372,17 @@ class RealDisk:
         is_directory = os.path.isdir(path)
         # struct flock: write lock, from the start, byte 0, one byte. Open-file-description locks clash with the record locks of
         # other processes (as a Java broker takes) and, unlike those, also between two brokers inside one process.
-        byte_0 = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        locked, unlocked = (struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 1, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK))
         fd = os.open(path, (os.O_RDONLY if is_directory else os.O_RDWR | os.O_CREAT) | _OPEN_FLAGS, 0o644)
         try:
             if is_directory:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             else:
-                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, byte_0)
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, locked)
                 os.pwrite(fd, b"lock", 0)
         except OSError:
             os.close(fd)
             raise
-        return RealDiskLock(fd)
+        if is_directory:
+            return RealDiskLock(fd, partial(fcntl.flock, fd, fcntl.LOCK_UN))
+        return RealDiskLock(fd, partial(fcntl.fcntl, fd, fcntl.F_OFD_SETLK, unlocked))

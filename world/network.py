@@ -9,7 +9,7 @@ import errno
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Protocol
 
 import attrs
@@ -247,6 +247,7 @@ class TcpStream(Stream, HalfCloseableStream):
     async def aclose(self) -> None:
         if self.socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self.socket)
+            _end(self.socket)
             self.socket.close()
         await trio.lowlevel.checkpoint()
 
@@ -266,6 +267,7 @@ class TcpListener(Listener[Stream]):
         return _lean(await self.listener.accept())
 
     async def aclose(self) -> None:
+        _end(self.listener.socket)
         await self.listener.aclose()
 
 
@@ -276,6 +278,12 @@ async def closing(listeners: Iterable[Listener[Stream]]) -> AsyncGenerator[None]
         for listener in listeners:
             opened.push_async_callback(listener.aclose)
         yield
+
+
+def _end(opened: socket.socket | trio.socket.SocketType) -> None:
+    """End a socket also for processes that were forked while it was open; what was sent before is delivered."""
+    with suppress(OSError):  # the peer has left, or it is closed already
+        opened.shutdown(socket.SHUT_RDWR)
 
 
 def _lean(stream: trio.SocketStream) -> TcpStream:

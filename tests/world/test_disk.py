@@ -93,3 +93,18 @@ def test_a_write_that_fails_names_its_file() -> None:
     finally:
         file.close()
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/dev/full")
+
+
+@pytest.mark.parametrize("name", ["file", "."])
+def test_a_released_lock_is_free_though_a_forked_process_has_its_descriptor(tmp_path: Path, name: str) -> None:
+    """A copy of the descriptor stands for the forked process."""
+    path = os.path.realpath(tmp_path / name)
+    lock = RealDisk().lock(path)
+    (descriptor,) = (int(each.name) for each in Path("/proc/self/fd").iterdir() if os.path.realpath(each) == path)
+    copy = os.dup(descriptor)
+    try:
+        lock.release()
+
+        RealDisk().lock(path).release()
+    finally:
+        os.close(copy)

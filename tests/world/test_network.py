@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from ledgermq.world.network import Address, PlainStream, Stream, TcpNetwork, TcpStream
+from ledgermq.world.network import Address, PlainStream, Stream, TcpListener, TcpNetwork, TcpStream
 
 NOWHERE = Address("0.0.0.0", 0)
 
@@ -65,3 +66,38 @@ async def test_a_name_that_cannot_be_resolved_is_an_os_error(host: str) -> None:
     """As any other host that cannot be reached."""
     with pytest.raises(OSError):
         await TcpNetwork().open_stream(Address(host, 1))
+
+
+async def test_a_closed_connection_ends_though_a_forked_process_has_its_socket() -> None:
+    """What was sent before arrives all the same; a copy of the descriptor stands for the forked process."""
+    sent = bytes(300_000)
+    async with pair() as (near, far):
+        assert isinstance(near, TcpStream)
+        with near.socket.dup(), trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                received = bytearray()
+
+                async def receive() -> None:
+                    while piece := await far.receive_some(1000):
+                        received.extend(piece)
+
+                nursery.start_soon(receive)
+                await near.send_all(sent)
+                await near.aclose()
+
+    assert received == sent
+
+
+async def test_a_closed_port_is_free_though_a_forked_process_has_its_socket() -> None:
+    """Nobody connects to it any more, and a server can listen there again."""
+    network = TcpNetwork()
+    (listener,) = await network.open_listeners("127.0.0.1", 0)
+    assert isinstance(listener, TcpListener)
+    port = network.listener_port(listener)
+    with socket.socket(fileno=os.dup(listener.listener.socket.fileno())):
+        await listener.aclose()
+
+        with pytest.raises(OSError):
+            await network.open_stream(Address("127.0.0.1", port))
+        (again,) = await network.open_listeners("127.0.0.1", port)
+        await again.aclose()
