@@ -186,9 +186,7 @@ class Dispatcher:
 
         If it raises, the request is answered with that. Before, `check_room` must have found room for the request.
         """
-        self._waiting_now += 1
-        connection.waiting_requests += 1
-        self._waiting_bytes += _bytes_of(request)
+        self._count(connection, request, 1)
         self.start_soon(self._counted, connection, request, wait, arguments)
 
     async def _counted(
@@ -198,15 +196,17 @@ class Dispatcher:
         wait: Callable[..., Awaitable[None]],
         arguments: tuple[object, ...],
     ) -> None:
-        size = _bytes_of(request)
         try:
             await wait(connection, request, *arguments)
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
             answer_failure(connection, request, error)
         finally:
-            self._waiting_now -= 1
-            connection.waiting_requests -= 1
-            self._waiting_bytes -= size
+            self._count(connection, request, -1)
+
+    def _count(self, connection: ServerConnection, request: RemotingCommand, change: int) -> None:
+        self._waiting_now += change
+        connection.waiting_requests += change
+        self._waiting_bytes += change * _bytes_of(request)
 
     @property
     def codes(self) -> frozenset[int]:
@@ -349,7 +349,11 @@ class Dispatcher:
 
     async def _handle_again(self, connection: ServerConnection, request: RemotingCommand, ready: Wait) -> None:
         await ready()
-        self._handle_one(connection, request)
+        self._count(connection, request, -1)  # there is room for it if it has to wait again
+        try:
+            self._handle_one(connection, request)
+        finally:
+            self._count(connection, request, 1)
 
     async def _wait(self, connection: ServerConnection, request: RemotingCommand) -> None:
         latencies = self.latencies

@@ -248,6 +248,27 @@ async def test_one_connection_cannot_take_the_room_of_all_others(network: Networ
         assert (await other.receive()).code == ResponseCode.SUCCESS
 
 
+async def test_a_postponed_request_keeps_its_place(network: Network, clock: Clock) -> None:
+    """The last one that there is room for is not refused when it has to wait again."""
+    handled = 0
+
+    def postpone(_: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        nonlocal handled
+        handled += 1
+        if handled < 3:
+            raise Postponed(trio.lowlevel.checkpoint)
+        return request.response()
+
+    async with serving(network, clock) as running:
+        running.dispatcher.waiting_max = 1
+        running.dispatcher.register(2, postpone)
+        peer = await running.connect()
+
+        assert (await peer.ask(2)).code == ResponseCode.SUCCESS
+        handled = 0
+        assert (await peer.ask(2)).code == ResponseCode.SUCCESS
+
+
 async def test_long_requests_are_answered_one_after_the_other(network: Network, clock: Clock) -> None:
     """A second one begins when the first is answered, and nothing is done for a peer that has left meanwhile."""
     async with serving(network, clock) as running:
