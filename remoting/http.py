@@ -1,10 +1,12 @@
 """A small HTTP server for what operators' tools ask: one GET for each connection, on a port of its own.
 
 h11 reads and writes HTTP; this is the shell around it. A peer can hold a connection for `EXCHANGE_SECONDS` at most, and at most
-`CONNECTIONS_MAX` are served at a time; further ones are closed.
+`CONNECTIONS_MAX` are served at a time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import h11
 import trio
@@ -18,7 +20,8 @@ from .pages import TEXT, Page, Pages
 log = get_logger(__name__)
 
 CONNECTIONS_MAX = 16
-"""How many connections are served at a time: a few collectors and probes. Further ones are closed when they are accepted."""
+"""How many connections are served at a time: a few collectors and probes. A further one ends the oldest one that has sent no
+complete request, so that idle connections lock out no probe; if there is none, it is closed itself."""
 EXCHANGE_SECONDS = 10.0
 """How long one exchange may take, the default time-out of a Prometheus scrape. Then the connection is closed."""
 RECEIVE_BYTES = 4096
@@ -26,36 +29,44 @@ RECEIVE_BYTES = 4096
 
 async def serve_pages(pages: Pages, listeners: list[Listener[Stream]]) -> None:
     """Serve until cancelled."""
-    room = trio.Semaphore(CONNECTIONS_MAX)
+    served, silent = 0, dict[trio.CancelScope, None]()
 
     async def serve_one(stream: Stream) -> None:
+        nonlocal served
+        if served >= CONNECTIONS_MAX:
+            if not silent:
+                await stream.aclose()
+                return
+            oldest = next(iter(silent))
+            del silent[oldest]
+            oldest.cancel()
+        served += 1
+        scope = trio.move_on_after(EXCHANGE_SECONDS)
+        silent[scope] = None
         try:
-            room.acquire_nowait()
-        except trio.WouldBlock:
-            await stream.aclose()
-            return
-        try:
-            with trio.move_on_after(EXCHANGE_SECONDS):
-                await _exchange(pages, stream)
+            with scope:
+                await _exchange(pages, stream, lambda: silent.pop(scope, None))
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError) as error:
             log.debug("http_exchange_failed", remote=str(stream.peer), reason=str(error))
         except Exception as error:  # noqa: BLE001 - a fault of ours in one exchange must not close the listeners
             log.error("http_exchange_broken", remote=str(stream.peer), reason=fault_of(error), trace=trace_of(error))
         finally:
-            room.release()
+            served -= 1
+            silent.pop(scope, None)
             await trio.aclose_forcefully(stream)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, serve_one, listeners)
 
 
-async def _exchange(pages: Pages, stream: Stream) -> None:
+async def _exchange(pages: Pages, stream: Stream, asked: Callable[[], object]) -> None:
     connection = h11.Connection(h11.SERVER)
     try:
         request = await _request(connection, stream)
     except h11.RemoteProtocolError as error:
         request, page = None, Page(error.error_status_hint, TEXT, b"this is not a request of HTTP/1.1\n")
     else:
+        asked()
         page = await _page_of(pages, request)
     await _send(connection, stream, page, bodiless=request is not None and request.method == b"HEAD")
 

@@ -35,6 +35,11 @@ async def breaks_off() -> AsyncGenerator[bytes]:
     raise ValueError("no such row")
 
 
+async def waits() -> Page:
+    await trio.sleep(EXCHANGE_SECONDS / 2)
+    return Page(200, TEXT, b"at last\n")
+
+
 async def fails() -> Page:
     await trio.lowlevel.checkpoint()
     raise ValueError("no such table")
@@ -44,6 +49,7 @@ PAGES: dict[str, Callable[[], Awaitable[Page]]] = {
     "/whole": partial(page, b"all at once\n"),
     "/parts": partial(page, parts),
     "/fails": fails,
+    "/waits": waits,
     "/breaks": partial(page, breaks_off),
 }
 
@@ -78,7 +84,7 @@ async def asked(network: Network, request: bytes) -> tuple[str, bytes]:
         ("GET /whole", "200", b"all at once\n"),
         ("GET /whole?query=1", "200", b"all at once\n"),
         ("HEAD /whole", "200", b""),
-        ("GET /none", "404", b"there are /breaks, /fails, /parts, /whole\n"),
+        ("GET /none", "404", b"there are /breaks, /fails, /parts, /waits, /whole\n"),
         ("POST /whole", "405", b"only GET and HEAD are served here\n"),
     ],
 )
@@ -133,17 +139,43 @@ async def test_what_is_no_request_is_refused(network: Network, garbage: bytes) -
 
 
 async def test_nobody_holds_a_connection_for_long(network: Network, autojump_clock: trio.testing.MockClock) -> None:
-    """Neither a peer that sends nothing nor one that reads nothing; those beyond the bound are closed at once."""
+    """Neither a peer that sends nothing nor one that reads nothing."""
     began = trio.current_time()
     async with serving(network):
         silent = [await network.open_stream(SOMEWHERE) for _ in range(CONNECTIONS_MAX)]
-        await trio.testing.wait_all_tasks_blocked()
-        async with await network.open_stream(SOMEWHERE) as beyond:
-            assert await received(beyond) == b""
-        assert trio.current_time() == began
         for stream in silent:
             assert await received(stream) == b""
 
         assert trio.current_time() == began + EXCHANGE_SECONDS
         line, _ = await asked(network, b"GET /whole HTTP/1.1\r\nHost: server\r\n\r\n")
     assert line.split()[1] == "200"
+
+
+async def test_idle_connections_lock_nobody_out(network: Network, autojump_clock: trio.testing.MockClock) -> None:
+    """At the bound a further connection ends the oldest one that has sent no complete request."""
+    began = trio.current_time()
+    async with serving(network):
+        silent = [await network.open_stream(SOMEWHERE) for _ in range(CONNECTIONS_MAX)]
+        await trio.testing.wait_all_tasks_blocked()
+
+        line, _ = await asked(network, b"GET /whole HTTP/1.1\r\nHost: server\r\n\r\n")
+
+        assert line.split()[1] == "200"
+        assert await received(silent[0]) == b""
+        assert trio.current_time() == began
+
+
+async def test_a_connection_beyond_the_bound_is_closed_while_all_others_are_answered(
+    network: Network, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What has been asked for is not broken off."""
+    async with serving(network):
+        answered = [await network.open_stream(SOMEWHERE) for _ in range(CONNECTIONS_MAX)]
+        for stream in answered:
+            await stream.send_all(b"GET /waits HTTP/1.1\r\nHost: server\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        async with await network.open_stream(SOMEWHERE) as beyond:
+            assert await received(beyond) == b""
+
+        for stream in answered:
+            assert (await received(stream)).endswith(b"at last\n")
