@@ -130,6 +130,8 @@ class Broker:
     clients: ClientRequests = attrs.field(init=False)
     settings: Settings = attrs.field(init=False)
     scrubber: Scrubber = attrs.field(init=False)
+    _began: float = attrs.field(init=False)
+    """When it was made, by the monotonic clock."""
 
     def __repr__(self) -> str:
         return f"<Broker {self.config.broker_name}:{self.config.broker_id} at {self.address}>"
@@ -138,6 +140,7 @@ class Broker:
         """Build the parts, each after those that it uses; then load the tables and register the request codes."""
         clock, store, role = self.world.clock, self.store, self.role
         topics, groups, offsets = self.topics, self.groups, self.offsets
+        self._began = clock.monotonic()
         self.numbered = NumberedSends(store, clock)
         self.commits = Commits(offsets, store, role)
         self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues, mend=self.node.mend)
@@ -435,7 +438,8 @@ class Broker:
             await next_tick(HOUSEKEEPING_SECONDS)
             now = clock.monotonic()
             self.pulls.sweep(now)
-            self.stats.tick(clock.wall_ms())
+            # Not the time of day, which may be set back or forward: rates are of the time that has passed.
+            self.stats.tick(self.stats.started_ms + round((now - self._began) * 1000))
             if self.scrubber.is_due:
                 self.dispatcher.start_soon(keep_running, "scrubbing", self.scrubber.tick)
             if now >= scan_at:

@@ -256,9 +256,7 @@ class Stats:
         counter.size += size
 
     def tick(self, now_ms: int) -> None:
-        """Set the time, about once a second. After the wall clock jumps back, nothing happens until it has caught up."""
-        if now_ms <= self._now_ms:
-            return
+        """Set the time, about once a second: `started_ms` and the time that has passed since, whatever the wall clock says."""
         before, self._now_ms = self._now_ms, now_ms
         self._slot = now_ms // MINUTE_SLOT_MS
         totals = self.totals()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.broker import stats as module
 from ledgermq.broker.stats import DAY_MS, Counter, Stats, StatsRate
+from ledgermq.testing.embedded import open_virtual
+from ledgermq.testing.sim.clock import SimClock
+from ledgermq.testing.sim.scheduler import seeded_run
 
 START_MS = 1_700_000_000_000  # the start of a ten-second slot, 22:13:20 UTC
 
@@ -121,14 +125,20 @@ def test_midnight_moves_the_mornings() -> None:
     assert stats.today_morning.put == 12
 
 
-def test_clock_that_jumps_back_is_waited_for() -> None:
-    """A tick from the past changes nothing."""
-    stats = Stats("c1", START_MS)
-    stats.tick(START_MS + 5_000)
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
+def test_time_of_statistics_passes_though_the_wall_clock_is_set(jump_ms: int) -> None:
+    """Rates are of the time that has passed."""
 
-    stats.tick(START_MS - 60_000)
+    async def main() -> int:
+        async with open_virtual() as cluster:
+            (broker,) = cluster.brokers
+            assert isinstance(broker.world.clock, SimClock)
+            before_ms = broker.stats.totals().at_ms
+            broker.world.clock.jump(jump_ms)
+            await trio.sleep(60)
+            return broker.stats.totals().at_ms - before_ms
 
-    assert stats.totals().at_ms == START_MS + 5_000
+    assert seeded_run(main, seed=1) == pytest.approx(60_000, abs=2_000)
 
 
 def test_deleted_names_lose_their_counters() -> None:
