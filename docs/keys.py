@@ -326,7 +326,9 @@ CONTROLLER: Mapping[str, Text] = {
 
 TLS: Mapping[str, Text] = {
     "tls.server.mode": Text("`disabled` closes TLS connections, `permissive` takes both kinds, `enforcing` closes plain ones."),
-    "tls.config.file": Text("A file with more of these keys, which win over those in the server's own file."),
+    "tls.config.file": Text(
+        "A file with more of these keys, which win over those in the server's own file.", ours="Empty: none."
+    ),
     "tls.test.mode.enable": Text(
         "The server makes a certificate of its own, and clients believe any.",
         ours="`false` where a `certPath` is set; RocketMQ ignores the certificate then.",

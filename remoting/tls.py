@@ -67,13 +67,15 @@ class TlsSettings:
         return TlsSettings({**self.given, **{key: value.strip() for key, value in entries.items() if key in TLS_KEYS}})
 
     def with_file(self, disk: Disk) -> TlsSettings:
-        """These settings, overridden by those of the file `tls.config.file` if it exists.
+        """These settings, overridden by those of the file `tls.config.file` if it exists; if that is empty, no file is read.
 
         Raises:
             BadTlsSetting: a value in it is not allowed, or the named file does not exist.
             OSError: the file cannot be read.
         """
         path = self.given.get("tls.config.file", CONFIG_FILE)
+        if not path:
+            return self
         if not disk.exists(path):
             if "tls.config.file" in self.given:
                 raise BadTlsSetting("tls.config.file", path, "a file that exists")

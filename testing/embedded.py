@@ -23,6 +23,7 @@ from ..ha.controller.server import open_controller
 from ..ha.dledger.node import DLedgerNode
 from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import open_namesrv
+from ..remoting.tls import TlsSettings
 from ..world.address import Address
 from ..world.real import World, real_world
 from ..world.threads import ThreadLoop, opened_in_thread
@@ -38,6 +39,9 @@ CONTROLLER_PORTS = 19876, 9877
 """The ports of the controller on a simulated machine: for brokers, and for other controllers."""
 RAFT_PORT = 40911
 """The port of the nodes of a DLedger group on simulated machines."""
+
+OWN_TLS = {"tls.config.file": ""}
+"""Settings of servers in tests, which do not obey the machine's /etc/rocketmq/tls.properties."""
 
 SMALL_FILES = {
     "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
@@ -315,7 +319,7 @@ def broker_configs(
             own["allowEmptyHaSecret"] = "true"  # no other machine reaches a simulated network, nor the loopback address
         if mode == "controller":
             own |= {"enableControllerMode": "true", "controllerAddr": controller}
-        configs.append(config_of({**SMALL_FILES, **own, **(settings or {})}))
+        configs.append(config_of({**OWN_TLS, **SMALL_FILES, **own, **(settings or {})}))
     return configs
 
 
@@ -401,6 +405,7 @@ def _controller(store: str, host: str, port: int, raft_port: int) -> ControllerC
         bind_address=host,
         peers=f"n0-{Address(host, raft_port)}",
         store_path=store,
+        tls=TlsSettings(OWN_TLS),
         allow_empty_ha_secret=True,  # no other machine reaches a simulated network, nor the loopback address
     )
 
@@ -414,7 +419,10 @@ async def _opened(
     Clients get `world`.
     """
     electing = open_controller(controller, served) if controller is not None else nullcontext()
-    async with open_namesrv(NamesrvConfig(listen_port=0, bind_address=host), served) as server, electing:
+    async with (
+        open_namesrv(NamesrvConfig(listen_port=0, bind_address=host, tls=TlsSettings(OWN_TLS)), served) as server,
+        electing,
+    ):
         namesrv, failure = str(server.address), None
         async with trio.open_nursery() as nursery:
             # Caught inside the nursery, so that a failure to start is raised as itself, not as a group of exceptions.

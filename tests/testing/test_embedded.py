@@ -16,11 +16,24 @@ from ledgermq.blocking import open_consumer as open_blocking_consumer
 from ledgermq.blocking import open_producer as open_blocking_producer
 from ledgermq.ha.dledger.node import DLedgerNode
 from ledgermq.message.units import QueueId
+from ledgermq.remoting import tls
 from ledgermq.testing.embedded import Embedded, StartedEmbedded, open_embedded, open_virtual, start_embedded
 from ledgermq.testing.pytest_plugin import ledgermq_broker, ledgermq_cluster
 from ledgermq.testing.sim.scheduler import seeded_run
 
 __all__ = ["ledgermq_broker", "ledgermq_cluster"]
+
+
+@pytest.mark.parametrize("mode", ["local", "controller"])
+async def test_the_settings_of_tls_of_the_machine_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """A fixture does the same on each machine."""
+    (tmp_path / "tls.properties").write_text("tls.server.mode=enforcing\n")
+    monkeypatch.setattr(tls, "CONFIG_FILE", str(tmp_path / "tls.properties"))
+    with trio.fail_after(60):
+        async with open_embedded(mode=mode) as cluster, open_producer(cluster.namesrv, send_timeout_seconds=60) as producer:
+            assert (await producer.send(Message("T", b"x"))).queue_offset == 0
 
 
 def test_a_plain_test_sends_to_it(ledgermq_broker: Embedded) -> None:
