@@ -34,6 +34,8 @@ from .sim.world import Machine, sim_machines
 HOST = "127.0.0.1"
 WAIT_SECONDS = 0.01
 """Polling interval for the master of a new group, in seconds."""
+START_SECONDS = 60.0
+"""How long a new group may take until every broker may elect and be elected; then the start fails."""
 MODES = ("local", "ha", "dledger", "controller")
 CONTROLLER_PORTS = 19876, 9877
 """The ports of the controller on a simulated machine: for brokers, and for other controllers."""
@@ -432,9 +434,7 @@ async def _opened(
                     await node.start(nursery)
                 embedded = OpenEmbedded(namesrv, tuple(nodes), world, nursery)
                 if nodes[0].config.enable_dleger_commit_log or controller is not None:
-                    await embedded.master()
-                    while not _complete(embedded):  # noqa: ASYNC110 - no event is set for this
-                        await trio.sleep(WAIT_SECONDS)
+                    await _come_together(embedded)
                 yield embedded
             except BaseException as error:  # noqa: BLE001 - raised again outside
                 failure = error
@@ -445,6 +445,15 @@ async def _opened(
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
+
+
+async def _come_together(embedded: OpenEmbedded) -> None:
+    with trio.move_on_after(START_SECONDS) as waiting:
+        await embedded.master()
+        while not _complete(embedded):  # noqa: ASYNC110 - no event is set for this
+            await trio.sleep(WAIT_SECONDS)
+    if waiting.cancelled_caught:
+        raise RuntimeError(f"the brokers did not elect a master that all follow within {START_SECONDS:.0f} s")
 
 
 def _complete(embedded: OpenEmbedded) -> bool:

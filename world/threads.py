@@ -27,7 +27,10 @@ EXIT_SECONDS = 5.0
 
 
 class LoopEndedError(Exception):
-    """The loop has ended or is ending; the call was not begun, or it was cancelled."""
+    """The loop has ended or is ending; the call was not begun, or it was cancelled. Its cause is the loop's failure, if any."""
+
+    def __init__(self) -> None:
+        super().__init__("the event loop of the other thread has ended")
 
 
 class OtherProcessError(Exception):
@@ -110,7 +113,7 @@ class ThreadLoop:
     _nursery: trio.Nursery | None = None
     _finished: trio.Event = attrs.field(factory=trio.Event)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    _failures: list[BaseException] = attrs.field(factory=list[BaseException])
+    _failure: BaseException | None = None
     _cancelled: bool = False
     _passed: deque[Callable[[], object]] = attrs.field(factory=deque[Callable[[], object]])
     """The functions that wait for the loop."""
@@ -135,7 +138,10 @@ class ThreadLoop:
         except BaseException:
             self.abandon(call)
             raise
-        return call.result()
+        try:
+            return call.result()
+        except LoopEndedError as error:
+            raise error from self._failure
 
     def begin(self, call: Call[Answer]) -> None:
         """Start a call; it ends at once, without a result, if the loop is ending.
@@ -171,7 +177,7 @@ class ThreadLoop:
         if os.getpid() != self._process_id:
             raise OtherProcessError(self._process_id)
         if self._token is None:
-            raise LoopEndedError
+            raise LoopEndedError from self._failure
         with self._waking:
             self._passed.append(function)
             if self._woken:
@@ -179,7 +185,7 @@ class ThreadLoop:
             try:
                 self._token.run_sync_soon(self._run_passed)
             except trio.RunFinishedError as error:
-                raise LoopEndedError from error
+                raise LoopEndedError from self._failure or error
             self._woken = True
 
     def _run_passed(self) -> None:
@@ -228,6 +234,8 @@ class ThreadLoop:
                         await self._finished.wait()
                 except BaseException as error:  # noqa: BLE001 - raised again outside the nursery, which would wrap it
                     failure = error
+                    if isinstance(error, Exception):
+                        self._failure = error  # the calls that end with the nursery name it
                 self._nursery = None  # from here on calls are refused, because the nursery is about to be closed
                 nursery.cancel_scope.cancel()
             if failure is not None:
@@ -240,7 +248,7 @@ class ThreadLoop:
         try:
             trio.run(self.live, open_async, changed)
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
-            self._failures.append(error)
+            self._failure = error
         _living.discard(self)
         changed(None)
 
@@ -258,8 +266,8 @@ class ThreadLoop:
 
     def check(self) -> None:
         """Raise the exception with which the loop ended, if any."""
-        if self._failures:
-            raise self._failures[0]
+        if self._failure is not None:
+            raise self._failure
 
 
 _living: set[ThreadLoop] = set()

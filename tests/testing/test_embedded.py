@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -233,6 +234,18 @@ def test_what_hinders_the_start_is_raised_to_the_caller() -> None:
         pass
     with pytest.raises(ValueError, match=r"nodes is at least 1 \(got 0\)"), start_embedded(nodes=0):
         pass
+
+
+def test_a_group_that_does_not_come_together_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        with trio.fail_after(3600):
+            async with open_virtual(mode="dledger", nodes=3):
+                pass
+
+    monkeypatch.setattr("ledgermq.testing.embedded._complete", Mock(return_value=False))
+    said = pytest.RaisesExc(RuntimeError, match="did not elect a master that all follow within 60 s")
+    with pytest.RaisesGroup(said, flatten_subgroups=True):
+        seeded_run(main, seed=1)
 
 
 async def test_it_also_lives_in_the_loop_of_the_test() -> None:

@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -107,6 +108,34 @@ def test_calls_after_the_end_are_refused() -> None:
         loop.call(trio.lowlevel.checkpoint)
     with pytest.raises(LoopEndedError):
         loop.soon(lambda: None)
+
+
+def test_calls_name_the_failure_with_which_the_loop_ended() -> None:
+    """The one under way, and those that come later."""
+
+    @asynccontextmanager
+    async def breaking() -> AsyncGenerator[trio.Event]:
+        async with trio.open_nursery() as nursery:
+            breaks = trio.Event()
+
+            async def fail() -> None:
+                await breaks.wait()
+                raise ValueError("a bug")
+
+            nursery.start_soon(fail)
+            yield breaks
+
+    async def wait(breaks: trio.Event) -> None:
+        breaks.set()
+        await trio.sleep_forever()
+
+    with pytest.raises(LoopEndedError) as under_way, opened_in_thread(breaking, "loop") as (breaks, loop):
+        loop.call(partial(wait, breaks))
+    with pytest.raises(LoopEndedError, match="has ended") as later:
+        loop.call(trio.lowlevel.checkpoint)
+
+    failure = pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="a bug"))
+    assert all(failure.matches(raised.value.__cause__) for raised in (under_way, later))
 
 
 def test_a_call_under_way_at_the_end_is_refused_or_ends() -> None:
