@@ -50,6 +50,8 @@ class Machine:
             self.clock,
             randomness,
             self.workers,
+            # Derived and not drawn, so that seeds that were kept before secrets were seeded give the same runs.
+            random.Random(repr(self.rng.getstate())),  # noqa: S311 - secret from nobody in a simulation
             processor=self.processor,
             memory_bytes=self.memory_bytes,
         )

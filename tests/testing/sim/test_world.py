@@ -50,6 +50,16 @@ def test_a_kill_leaves_what_was_written_and_a_power_cut_what_was_synced() -> Non
     assert cut in (b"once", b"more")
 
 
+def test_secrets_come_from_the_seed() -> None:
+    """Those of other machines and of other processes differ."""
+
+    def secrets_of(seed: int) -> list[int]:
+        return [machine.world().secrets.getrandbits(64) for machine in sim_machines(seed, 2) for _ in range(2)]
+
+    assert secrets_of(1) == secrets_of(1)
+    assert len({*secrets_of(1), *secrets_of(2)}) == 8
+
+
 def test_a_disk_becomes_slow_for_the_process_that_runs() -> None:
     """And for the next one."""
     machine = Machine.of("10.0.0.1", SimFabric(), random.Random(1))
