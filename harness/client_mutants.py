@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from ledgermq.broker.locks import QueueLocks
-from ledgermq.client import blocking, consumer, producer
+from ledgermq.client import blocking, producer, push_consumer
 from ledgermq.client.assigned import AssignedQueue
 from ledgermq.client.consumer import Consumer
 from ledgermq.client.delivery import Line, Source
@@ -217,7 +217,13 @@ CLIENT_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], 
     ("acknowledge what is in hand at the end", Consumer, "close", _acknowledge_at_the_end, ("concurrent",)),
     ("give an ordered queue away in work", QueueKeeper, "_leave", _give_a_queue_away_in_work, ORDERED),
     ("forget the owners of queues on restart", QueueLocks, "load", _forget_locks_on_restart, ("ordered",)),
-    ("acknowledge a block that failed", consumer, "give_back_unfinished", _acknowledge_a_block_that_failed, ("concurrent",)),
+    (
+        "acknowledge a block that failed",
+        push_consumer,
+        "give_back_unfinished",
+        _acknowledge_a_block_that_failed,
+        ("concurrent",),
+    ),
     ("redeliver behind what comes next", AssignedQueue, "redeliver_in_order", _redeliver_behind_others, ORDERED),
     ("count a queue that was given away", AssignedQueue, "stop", _count_a_queue_that_was_given_away, ("concurrent",)),
 )

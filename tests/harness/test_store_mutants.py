@@ -1,14 +1,12 @@
-"""Planted bugs that tests find, and those that the simulated store finds when segments expire."""
+"""That each bug can be planted, whatever has been renamed since; and one that a named test finds."""
 
 from __future__ import annotations
 
 import pytest
 
-from harness.mutants import Mutant, seeds_until_found
-from harness.store_mutants import PLANTED, TESTS
+from harness.mutants import MUTANTS, Mutant, seeds_until_found
+from harness.store_mutants import TESTS
 from ledgermq.testing.logs import logs_silenced
-
-MUTANTS = [Mutant(*planted) for planted in PLANTED]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
