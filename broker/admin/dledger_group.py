@@ -88,23 +88,16 @@ class DLedgerAdministration:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{peer} did not take over in time; {leader} leads")
 
     async def _add(self, peer: PeerId, request: RemotingCommand) -> None:
-        configuration = self.node.replica.core.configuration
-        learners = [one for one in configuration.learners if one != peer]
-        await change_members(self.node.replica, [*configuration.voters, peer], learners, {peer: _address(peer, request)})
+        await change_members(self.node.replica, {peer: _address(peer, request)}, {}, ())
 
     async def _add_learner(self, peer: PeerId, request: RemotingCommand) -> None:
-        configuration = self.node.replica.core.configuration
-        voters = [one for one in configuration.voters if one != peer]
-        await change_members(self.node.replica, voters, [*configuration.learners, peer], {peer: _address(peer, request)})
+        await change_members(self.node.replica, {}, {peer: _address(peer, request)}, ())
 
     async def _remove(self, peer: PeerId, _request: RemotingCommand) -> None:
-        configuration = self.node.replica.core.configuration
-        if peer not in configuration.members:
-            raise RequestRefused(
-                ResponseCode.INVALID_PARAMETER, f"{peer} is no member: {', '.join(sorted(configuration.members))} are"
-            )
-        voters = [one for one in configuration.voters if one != peer]
-        await change_members(self.node.replica, voters, [one for one in configuration.learners if one != peer], {})
+        members = self.node.replica.core.configuration.members
+        if peer not in members:
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"{peer} is no member: {', '.join(sorted(members))} are")
+        await change_members(self.node.replica, {}, {}, [peer])
 
 
 def _address(peer: PeerId, request: RemotingCommand) -> Address:

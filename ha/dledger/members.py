@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 import trio
 
@@ -18,24 +18,24 @@ CATCH_UP_SECONDS = 0.1
 
 
 async def change_members(
-    replica: Replica, voters: Sequence[PeerId], learners: Sequence[PeerId], addresses: dict[PeerId, Address]
+    replica: Replica, voters: Mapping[PeerId, Address], learners: Mapping[PeerId, Address], removed: Collection[PeerId]
 ) -> None:
-    """Change the group's members to `voters` and `learners`, and wait until that is committed.
+    """Let some nodes become voters or learners and others leave, and wait until that is committed; all others stay as they are.
 
     Raises:
         NotLeader, ChangeRefused (Refused), LeadershipLost: the current step failed; earlier ones remain in effect.
     """
-    _check_addresses(replica, addresses)
+    _check_addresses(replica, {**voters, **learners})
     present = replica.core.configuration
-    fresh = [peer for peer in voters if not present.votes(peer) and peer not in present.learners]
+    fresh = {peer: voters[peer] for peer in voters if peer not in present.members}
     if fresh:
-        await _change(replica, present.voters, (*present.learners, *fresh), addresses)
+        await _change(replica, {}, fresh, ())
     while not _caught_up(replica, voters):  # noqa: ASYNC110 - no event reports it
         await trio.sleep(CATCH_UP_SECONDS)
-    await _change(replica, voters, learners, addresses)
+    await _change(replica, voters, learners, removed)
 
 
-def _check_addresses(replica: Replica, addresses: dict[PeerId, Address]) -> None:
+def _check_addresses(replica: Replica, addresses: Mapping[PeerId, Address]) -> None:
     """Raise ChangeRefused if the group could not reach a node at the address that was given for it."""
     members = replica.addresses()
     for peer, address in addresses.items():
@@ -50,7 +50,7 @@ def _check_addresses(replica: Replica, addresses: dict[PeerId, Address]) -> None
                 raise ChangeRefused(f"{address} is the address of {other}; membership was not changed")
 
 
-def _caught_up(replica: Replica, voters: Sequence[PeerId]) -> bool:
+def _caught_up(replica: Replica, voters: Iterable[PeerId]) -> bool:
     """Whether the new voters have nearly all entries; also true without leadership, because the next step then raises."""
     core = replica.core
     if core.leadership is None:
@@ -61,10 +61,12 @@ def _caught_up(replica: Replica, voters: Sequence[PeerId]) -> bool:
 
 
 async def _change(
-    replica: Replica, voters: Sequence[PeerId], learners: Sequence[PeerId], addresses: dict[PeerId, Address]
+    replica: Replica, voters: Mapping[PeerId, Address], learners: Mapping[PeerId, Address], removed: Collection[PeerId]
 ) -> None:
-    configuration = replica.core.plan_change(voters, learners)
-    known = {**replica.reader.newest().addresses, **replica.settings.peers, **addresses}
+    present, moved = replica.core.configuration, {*voters, *learners, *removed}  # others may have changed it while this waited
+    staying = [[peer for peer in peers if peer not in moved] for peers in (present.voters, present.learners)]
+    configuration = replica.core.plan_change([*staying[0], *voters], [*staying[1], *learners])
+    known = {**replica.reader.newest().addresses, **replica.settings.peers, **voters, **learners}
     group = GroupConfiguration(configuration, known, replica.reader.group_id)
     try:
         group.check()

@@ -89,6 +89,30 @@ def test_a_new_voter_that_never_answers_stays_a_learner_and_the_answer_says_so()
     scenario(story)
 
 
+def test_a_voter_that_is_added_while_another_one_catches_up_stays_a_voter() -> None:
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        name = f"n{group.nodes.index(leader)}"
+        slow, quick = sorted(members(leader) - {name})
+        nodes = {peer: group.nodes[int(peer[1:])] for peer in (slow, quick)}
+        assert await change(group, leader, "remove", slow) is None
+        assert await change(group, leader, "remove", quick) is None
+        await nodes[slow].process.end(End.KILL)
+
+        async def add(peer: str) -> None:
+            assert await change(group, leader, "add", peer, f"{nodes[peer].machine.host}:{RAFT_PORT}") is None
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(add, slow)
+            await trio.sleep(2)
+            await add(quick)
+            await group.nursery.start(nodes[slow].process.run)
+        assert leader.broker is not None
+        assert set(leader.broker.replication.status()["dledger"]["voters"]) == {name, slow, quick}
+
+    scenario(story)
+
+
 def test_a_living_voter_stays_while_another_is_down() -> None:
     """The two that are left would elect nobody. What is down may be removed, and then the living one."""
 

@@ -29,7 +29,7 @@ async def is_left_alone(group: Group, *, remove: bool) -> Node:
     if remove:
         third = next(node for node in group.running if node not in (leader, left))
         with trio.fail_after(20):
-            await change_members(leader.up, [leader.peer, left.peer], [], {})
+            await change_members(leader.up, {}, {}, [third.peer])
         await third.stop()
         await group.put(leader, 5)
     await group.converged()
@@ -63,7 +63,7 @@ def test_the_node_that_is_left_leads_alone_and_takes_in_new_ones(*, remove: bool
         fresh = group.add("n7", peers={left.peer: address, PeerId("n7"): Address("10.0.0.4", PORT)})
         await fresh.start()
         with trio.fail_after(20):
-            await change_members(left.up, [left.peer, fresh.peer], [], {fresh.peer: Address("10.0.0.4", PORT)})
+            await change_members(left.up, {fresh.peer: Address("10.0.0.4", PORT)}, {}, ())
         assert await group.put(left, 5) is Outcome.COMMITTED
         await group.converged()
         group.check()
