@@ -123,12 +123,17 @@ class DLedgerReplication(Replication[DLedgerNode]):
             OSError: a file could not be written; the call may be repeated.
         """
         self.tables.clear()
+        self.tables.forgotten = True
         self.persistence.log_offsets.clear()
         if not await self.persistence.write_all():
             raise OSError(errno.EIO, "the files of the tables could not be written")
 
+    def _log_cleared(self) -> None:
+        self.tables.forgotten = False
+
     async def start(self, nursery: trio.Nursery) -> None:
         self.node.replica.before_clearing.append(self._forget_tables)
+        self.node.replica.on_cleared.append(self._log_cleared)
         self.node.on_leading = self._follow_group
         await super().start(nursery)
         nursery.start_soon(keep_running, "watching of the disk", self._watch_disk)

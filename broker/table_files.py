@@ -166,9 +166,10 @@ class TableFiles:
 
     def _about_log(self, name: str) -> dict[str, int]:
         """The log offset up to which a table contains all events, and what of the tables the log contains."""
+        # A slave that has just started has derived less than its files contain.
+        derived = max(self.store.dispatcher.dispatched_offset, self.persistence.log_offsets.get(name, 0))
         return {
-            # A slave that has just started has derived less than its files contain.
-            LOG_OFFSET_KEY: max(self.store.dispatcher.dispatched_offset, self.persistence.log_offsets.get(name, 0)),
+            LOG_OFFSET_KEY: 0 if self.tables.forgotten else derived,
             IN_LOG_KEY: self.tables.in_log,
             STATED_FROM_KEY: self.tables.stated_from,
         }
@@ -176,4 +177,10 @@ class TableFiles:
     def _state(self, changes: Callable[[], Hashable]) -> Callable[[], Hashable]:
         """What a table's file depends on; each `REFRESH_BYTES` of the log count as a change, too."""
         tables, dispatcher = self.tables, self.store.dispatcher
-        return lambda: (changes(), tables.in_log, tables.stated_from, dispatcher.dispatched_offset // REFRESH_BYTES)
+        return lambda: (
+            changes(),
+            tables.in_log,
+            tables.stated_from,
+            tables.forgotten,
+            dispatcher.dispatched_offset // REFRESH_BYTES,
+        )

@@ -160,6 +160,43 @@ def test_a_node_that_ends_while_it_begins_anew_keeps_nothing_of_the_old_queues(h
     scenario(story)
 
 
+@pytest.mark.parametrize("how", [End.KILL, End.POWER], ids=lambda end: end.name.lower())
+def test_a_node_that_ends_before_its_old_log_is_removed_has_the_tables_of_that_log_again(how: End) -> None:
+    """Their files were emptied already."""
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            await group.produce(producer, 20)
+            master = await group.master()
+            away = next(node for node in group.nodes if node is not master)
+            await miss_messages(group, producer, away)
+            await expire_all_but_the_newest_files(group, away)
+            await group.nursery.start(away.process.run)
+            assert away.broker is not None
+            assert isinstance(away.broker.replication, DLedgerReplication)
+            reached = trio.Event()
+
+            async def stop() -> None:
+                away.process.crash(how)
+                reached.set()
+                await trio.sleep_forever()
+
+            away.broker.replication.node.replica.before_clearing.append(stop)
+            with trio.fail_after(30):
+                await reached.wait()
+            await away.process.end(how)
+            for node in group.nodes:
+                if node is not away:
+                    await node.process.end(End.KILL)
+
+            await group.nursery.start(away.process.run)
+
+            assert away.broker.store.log.min_offset == 0
+            assert "T" in away.broker.topics.topics
+
+    scenario(story)
+
+
 def test_a_node_that_begins_anew_knows_where_the_queues_of_a_deleted_topic_go_on() -> None:
     """The messages are gone before it came, the deletion is still in the log: queue offsets are not given out a second time."""
 
