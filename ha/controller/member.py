@@ -288,7 +288,8 @@ class ControllerMember:
             self._record_end, self._expire_before = end, self._record_start
 
     async def _expire(self) -> None:
-        if self._expire_before <= self.replica.ledger.begin_position:
+        ledger = self.replica.ledger
+        if self._expire_before <= ledger.begin_position and not ledger.forgotten:
             return
         try:
             await self.replica.expire(self._expire_before)

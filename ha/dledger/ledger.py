@@ -78,8 +78,8 @@ class Ledger(Places):
     """Whether the last truncation or clearing failed; `failure` is then set until another one succeeds."""
     _index_unsure: bool = True
     """Whether a sync of the index may have failed, in this process or an earlier one."""
-    _forgotten: list[Segment] = attrs.field(factory=list[Segment])
-    """The expired files that are not deleted yet."""
+    forgotten: list[Segment] = attrs.field(factory=list[Segment])
+    """The files that are no part of the ledger any more and are not deleted yet."""
     checkpoint: Checkpoint = attrs.field(factory=Checkpoint)
     """The content of the checkpoint file."""
 
@@ -345,7 +345,7 @@ class Ledger(Places):
         index_files = self.index.files
         old_index = [file for file, after in pairwise(index_files) if after.start <= begin * INDEX_SIZE]
         del self.data.files[: len(expired)], index_files[: len(old_index)]
-        self._forgotten += expired + old_index
+        self.forgotten += expired + old_index
         return len(expired)
 
     def delete_forgotten(self) -> None:
@@ -355,10 +355,9 @@ class Ledger(Places):
             OSError: a file could not be deleted; the next call continues with it.
         """
         self.write_checkpoint()  # otherwise the term before the first entry would be lost with the files
-        while self._forgotten:
-            self._forgotten[0].close()
-            self.data.disk.remove(self._forgotten[0].path)
-            del self._forgotten[0]
+        while self.forgotten:
+            self.data.disk.remove(self.forgotten[0].path)
+            self.forgotten.pop(0).close()
 
     # ------------------------------------------------------------------------------------------------------------------ syncing
 

@@ -547,7 +547,7 @@ class Replica:
             OSError: the file has to stay, or the disk failed; the caller may try again.
         """
         files = self.ledger.data.files
-        if len(files) < 2 or not await self.expire(files[1].start):
+        if not await self.expire(files[1].start if len(files) > 1 else 0):
             raise OSError(errno.EBUSY, "the oldest file of the ledger is its last one, or not committed yet")
 
     async def expire(self, position: int) -> int:
@@ -557,6 +557,8 @@ class Replica:
             OSError: the disk failed; some of the files may be deleted.
         """
         async with self.disk.lock:
+            if self.ledger.forgotten:  # a deletion failed; if it still fails, no other file is taken out of the ledger
+                await self.world.workers.run(self.ledger.delete_forgotten)
             begin = self.ledger.begin_after(position)  # while the lock was waited for, more may have become durable
             if begin is None:
                 return 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from ledgermq.ha.raft.core import Raft
+from ledgermq.testing.sim.disk import SimDisk
 
 from .groups import Group, check_begun_anew, files_of, miss_files_that_expire, scenario
 
@@ -45,6 +47,33 @@ def test_the_core_forgets_no_less_than_expires_though_a_sync_ends_meanwhile() ->
         assert isinstance(node.core, Raft)
         assert node.core.log.boundary_index == ledger.begin_index - 1
         assert ledger.begin_position > durable
+
+    scenario(story)
+
+
+def test_files_whose_deletion_failed_are_deleted_before_others_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        for _ in range(10):
+            await group.put(leader, 10, body_size=300)
+        await group.converged()
+        replica, disk = leader.up, leader.machine.disk
+
+        def refuse(_disk: SimDisk, _path: str) -> None:
+            raise OSError(5, "the disk refuses")
+
+        with monkeypatch.context() as refusing:
+            refusing.setattr(SimDisk, "remove", refuse)
+            with pytest.raises(OSError, match="the disk refuses"):
+                await replica.expire_oldest()
+            begin = replica.ledger.begin_index
+            with pytest.raises(OSError, match="the disk refuses"):
+                await replica.expire_oldest()
+            assert replica.ledger.begin_index == begin > 0
+
+        assert await replica.expire(0) == 0
+        directory = files_of(leader.peer).data
+        assert sorted(disk.list_directory(directory)) == [f"{file.start:020d}" for file in replica.ledger.data.files]
 
     scenario(story)
 
