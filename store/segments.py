@@ -336,6 +336,13 @@ class Segments:
         for segment in reversed([*self.files, *self._ahead]):
             self.remove(segment)
 
+    def take_out(self) -> list[Segment]:
+        """Let the run have no files, and return them in the order in which `remove_all` would delete them."""
+        segments = [*self.files, *self._ahead][::-1]
+        self.files.clear()
+        self._ahead.clear()
+        return segments
+
     def remove(self, segment: Segment) -> None:
         """Delete a file of the run, the first or the last.
 

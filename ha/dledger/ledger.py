@@ -264,39 +264,46 @@ class Ledger(Places):
     def clear(
         self, begin_index: int, position: int, before_term: int, configurations: Sequence[tuple[int, bytes]] = ()
     ) -> None:
-        """Remove all entries and begin again with the entry `begin_index` at `position`. Blocks.
+        """Remove all entries and begin again with the entry `begin_index` at `position`; `delete_cleared` deletes the files.
+
+        The ledger refuses appends until that has succeeded, or until it is reopened.
 
         Args:
             configurations: the index and body of the newest configuration entry before the new beginning, if there is one.
 
         Raises:
-            OSError: the disk failed; the ledger refuses appends until a later call succeeds or it is reopened.
+            OSError: the disk failed. The entries are still there.
         """
-        try:
-            # The checkpoint is replaced first: it must not name entries that are removed. If a crash interrupts the removal,
-            # the next start finishes it.
-            fresh = Checkpoint(
-                begin_index=begin_index,
-                begin_position=position,
-                before_term=before_term,
-                synced_index=begin_index - 1,
-                synced_position=position,
-                configurations=tuple(configurations),
-                data_directory=self._data_directory,
-            )
-            self.checkpoint_file.save(fresh)
-            self.checkpoint = fresh
-            if self.files.unclear:
-                self.files.clear_withdrawn()
-            self.index.clear()
-            self.data.clear()
-            self.failure, self._cut_failed, self.files.unclear = None, False, False
-        except OSError as error:
-            self._cut_failed = True
-            self.failure = f"the disk refused to empty the ledger: {error.strerror or error}"
-            raise
+        self._cut_failed, self.failure = True, "the files of its former entries are not deleted yet"
+        # The checkpoint is replaced first: it must not name entries that are removed. If a crash interrupts the removal, the
+        # next start finishes it.
+        fresh = Checkpoint(
+            begin_index=begin_index,
+            begin_position=position,
+            before_term=before_term,
+            synced_index=begin_index - 1,
+            synced_position=position,
+            configurations=tuple(configurations),
+            data_directory=self._data_directory,
+        )
+        self.checkpoint_file.save(fresh)
+        self.checkpoint = fresh
+        if self.files.unclear:
+            self.files.clear_withdrawn()
+        self.forgotten += [*self.index.take_out(), *self.data.take_out()]
         self.begin_at(begin_index, position, before_term)
         self.configurations = list(configurations)
+
+    def delete_cleared(self) -> None:
+        """Delete the files that `clear` has taken out of the ledger, so that not even a power cut brings one back. Blocks.
+
+        Raises:
+            OSError: the disk failed; the call may be repeated.
+        """
+        self._delete_files()
+        for run in (self.index, self.data):
+            run.disk.sync_directory(run.directory)
+        self.failure, self._cut_failed, self.files.unclear = None, False, False
 
     def begin_at(self, begin_index: int, position: int, before_term: int) -> None:
         """Set the beginning of a ledger that has no files."""
@@ -355,6 +362,9 @@ class Ledger(Places):
             OSError: a file could not be deleted; the next call continues with it.
         """
         self.write_checkpoint()  # otherwise the term before the first entry would be lost with the files
+        self._delete_files()
+
+    def _delete_files(self) -> None:
         while self.forgotten:
             self.data.disk.remove(self.forgotten[0].path)
             self.forgotten.pop(0).close()

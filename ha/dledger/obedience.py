@@ -102,17 +102,21 @@ async def begin_anew(
         async with disk.lock:
             for prepare in before_clearing:
                 await prepare()
-            # This runs on the event loop, because it changes the list of files that the event loop reads.
+            # This runs on the event loop, because it changes the list of files that the event loop reads. What was derived from
+            # them is dropped in the same turn.
             known = [(begin.configuration_index, begin.configuration_body)] if begin.configuration_body else []
             ledger.clear(last_index + 1, begin.position, last_term, known)
-            ledger.write_checkpoint()
 
     async def drop_derived() -> None:
         for notify in on_cleared:
             notify()
         await trio.lowlevel.checkpoint()
 
-    for step in (clear, drop_derived):
+    async def delete() -> None:
+        for change in (ledger.delete_cleared, ledger.write_checkpoint):
+            await disk.change(change)
+
+    for step in (clear, drop_derived, delete):
         while True:
             try:
                 await step()

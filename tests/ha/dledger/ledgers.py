@@ -47,6 +47,14 @@ def open_small(disk: Disk, root: str = "store", *, file_size: int = FILE_SIZE, f
     return open_ledger(disk, files(root, file_size=file_size, first_position=first_position))
 
 
+def clear(
+    ledger: Ledger, begin_index: int, position: int, before_term: int, configurations: Sequence[tuple[int, bytes]] = ()
+) -> None:
+    """Let a ledger begin anew, as a follower does that is told to."""
+    ledger.clear(begin_index, position, before_term, configurations)
+    ledger.delete_cleared()
+
+
 def force(ledger: Ledger) -> None:
     """Sync everything that has been appended."""
     end = ledger.end

@@ -16,7 +16,7 @@ from ledgermq.store.errors import NotWritable, RecordTooLarge, WrongSegmentSize
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.disk import Disk
 
-from .ledgers import DISKS, FILE_SIZE, content, copy_all, data_of, force, message, messages, open_small, sizes
+from .ledgers import DISKS, FILE_SIZE, clear, content, copy_all, data_of, force, message, messages, open_small, sizes
 
 Reopen = Callable[[], Ledger]
 
@@ -217,13 +217,30 @@ def test_a_cleared_ledger_begins_at_the_given_index(reopen: Reopen) -> None:
     ledger.append(1, messages(0, 60))
     force(ledger)
     ledger.write_checkpoint()
-    ledger.clear(1000, 5 * FILE_SIZE, 3)
+    clear(ledger, 1000, 5 * FILE_SIZE, 3)
     ledger = reopen()
     assert (ledger.begin_index, ledger.end_index, ledger.end_position, ledger.term_of(999)) == (1000, 999, 5 * FILE_SIZE, 3)
     placed = ledger.append(4, messages(0, 3))
     assert (placed.first_index, placed.offsets[0]) == (1000, 5 * FILE_SIZE + HEADER_SIZE)
     ledger = reopen()
     assert (ledger.begin_index, ledger.end_index) == (1000, 1002)
+
+
+def test_the_files_of_a_cleared_ledger_are_deleted_apart_from_taking_them_out() -> None:
+    """The one is short, on the event loop, and the other may take long, on a worker."""
+    disk = SimDisk()
+    ledger = open_small(disk)
+    ledger.append(1, messages(0, 60))
+    before = data_of(disk)
+
+    ledger.clear(1000, 5 * FILE_SIZE, 3)
+
+    assert (ledger.empty, ledger.data.files, data_of(disk)) == (True, [], before)
+    with pytest.raises(NotWritable, match="former entries are not deleted yet"):
+        ledger.append(4, messages(0, 1))
+    ledger.delete_cleared()
+    assert not data_of(disk)
+    assert ledger.append(4, messages(0, 1)).first_index == 1000
 
 
 def test_old_files_expire_but_never_what_is_not_committed(reopen: Reopen) -> None:
@@ -382,7 +399,7 @@ def test_files_that_do_not_fit_together_are_refused() -> None:
 def test_a_ledger_with_a_given_beginning_knows_the_term_before(reopen: Reopen) -> None:
     """And the configuration, though the process was killed at once, or before any entry behind it had been synced."""
     ledger = reopen()
-    ledger.clear(1000, 5 * FILE_SIZE, 3, [(700, b"group")])
+    clear(ledger, 1000, 5 * FILE_SIZE, 3, [(700, b"group")])
     ledger = reopen()
     assert ledger.configurations == [(700, b"group")]
     ledger.append(4, messages(0, 3))
@@ -417,7 +434,7 @@ def test_a_ledger_that_begins_inside_a_file_starts_again(inside: int, how: str) 
     source.begin_at(10, begin, 3)
     source.append(3, messages(0, 40))
     ledger = open_small(disk)
-    ledger.clear(10, begin, 3)
+    clear(ledger, 10, begin, 3)
 
     copy_all(source, ledger)
     force(ledger)

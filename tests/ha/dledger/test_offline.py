@@ -17,7 +17,7 @@ from ledgermq.world.network import Address
 
 from ...broker.test_dledger import Group, scenario
 from ...broker.test_older_logs import OLDER_MESSAGES, ROOT, leave_classic_stores, start_all
-from .ledgers import FILE_SIZE, INDEX_FILE_SIZE, force, messages, open_small, sizes
+from .ledgers import FILE_SIZE, INDEX_FILE_SIZE, clear, force, messages, open_small, sizes
 
 
 def test_the_messages_of_a_ledger_are_read_over_blank_blocks_and_other_entries() -> None:
@@ -90,10 +90,10 @@ def test_the_files_of_a_ledger_are_found_where_the_node_keeps_them() -> None:
     assert len(read_all(disk)) == len(placed.offsets) + 1
 
     ledger = open_small(SimDisk())
-    ledger.clear(10, 5 * FILE_SIZE, 3)
+    clear(ledger, 10, 5 * FILE_SIZE, 3)
     assert ledger.checkpoint.data_directory == ""
     ledger = open_ledger(disk, elsewhere)
-    ledger.clear(10, 5 * FILE_SIZE, 3)
+    clear(ledger, 10, 5 * FILE_SIZE, 3)
     assert ledger.checkpoint.data_directory == "other/data"
 
 

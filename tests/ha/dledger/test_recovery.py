@@ -17,7 +17,7 @@ from ledgermq.store.errors import NotWritable
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.medium import SECTOR
 
-from .ledgers import FILE_SIZE, content, force, message, open_small
+from .ledgers import FILE_SIZE, clear, content, force, message, open_small
 
 Entry = tuple[int, int, bytes]
 
@@ -266,7 +266,7 @@ def test_a_ledger_whose_clearing_was_interrupted_is_whole_or_begins_anew(how: st
         ledger = open_small(fused(disk, fuse))
         fuse.calls_left = calls
         with contextlib.suppress(PowerCutError):
-            ledger.clear(begin, 7 * FILE_SIZE, 3, [(40, b"group")])
+            clear(ledger, begin, 7 * FILE_SIZE, 3, [(40, b"group")])
 
         disk = disk.kill() if how == "kill" else disk.power_cut(calls)
         ledger = open_small(disk)
@@ -307,7 +307,7 @@ def test_a_node_starts_again_whose_disk_refused_a_cut(cut: str) -> None:
             if cut == "truncate":
                 ledger.truncate(10)
             else:
-                ledger.clear(1000, 7 * FILE_SIZE, 3)
+                clear(ledger, 1000, 7 * FILE_SIZE, 3)
         for meanwhile in (ledger.write_checkpoint, ledger.heal):
             with contextlib.suppress(OSError):
                 meanwhile()
@@ -327,7 +327,7 @@ def test_a_ledger_that_began_anew_starts_again_though_its_first_entry_is_lost() 
     for seed in range(30):
         disk = SimDisk(random.Random(seed))
         ledger = open_small(disk)
-        ledger.clear(1000, 7 * FILE_SIZE, 3, [(40, b"group")])
+        clear(ledger, 1000, 7 * FILE_SIZE, 3, [(40, b"group")])
         ledger.append(4, [message(0, 1500)])
 
         disk = disk.power_cut(seed)
