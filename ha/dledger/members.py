@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import trio
 
+from ...store.errors import StoreError
 from ...world.network import Address
 from ..errors import LeadershipLost
 from ..raft.errors import ChangeRefused
@@ -72,10 +73,10 @@ async def _change(
         group.check()
     except ValueError as error:
         raise ChangeRefused(f"{error}; membership was not changed") from error
-    record = configuration_record(group, replica.world.clock.wall_ms())
-    index = replica.propose_own(record, configuration)
-    if index is None:
-        raise LeadershipLost
+    try:
+        index = replica.propose_own(configuration_record(group, replica.world.clock.wall_ms()), configuration)
+    except (StoreError, OSError) as error:
+        raise ChangeRefused(f"the leader's log takes no entry: {error}; membership was not changed") from error
     while replica.ledger.committed_index < index or replica.core.configuration.joint:
         if not replica.is_leader and replica.core.configuration.votes(replica.settings.self_id):
             raise LeadershipLost

@@ -236,19 +236,17 @@ class Replica:
         self.waiters.add(index, deadline, done)
         self._awaited.set()
 
-    def propose_own(self, record: bytes, configuration: Configuration | None = None) -> LogIndex | None:
-        """Append a control entry of the group and return its index; None if that fails, and the core then asks for it again."""
+    def propose_own(self, record: bytes, configuration: Configuration | None = None) -> LogIndex:
+        """Append a control entry of the group and return its index.
+
+        Raises:
+            Refused, StoreError, OSError: nothing was appended.
+        """
         core = self.core
-        try:
-            assignment = core.admit()
-            channel = CHANNEL_CONFIGURATION if configuration is not None else 0
-            placed = self.ledger.append(assignment.term, [record], channel=channel)
-            core.propose(1, configuration=configuration)
-        except NotWritable:  # why is logged already, and the core asks again with each heartbeat
-            return None
-        except (Refused, StoreError, OSError) as error:
-            self._log.warning("group_entry_not_written", reason=str(error))
-            return None
+        assignment = core.admit()
+        channel = CHANNEL_CONFIGURATION if configuration is not None else 0
+        placed = self.ledger.append(assignment.term, [record], channel=channel)
+        core.propose(1, configuration=configuration)
         self.disk.written()
         self._wake()
         if configuration is not None:
@@ -514,12 +512,17 @@ class Replica:
         wanted, wall_ms = core.leadership.configuration_wanted, self.world.clock.wall_ms()
         if wanted is None and isinstance(core, Raft) and self._may_name_group(core):
             wanted = core.configuration  # from here on the log says who votes, whatever another node's list of peers says
-        if core.barrier_wanted:
-            self.propose_own(barrier_record(wall_ms))
-        elif wanted is not None:
-            group_id = self.reader.group_id or new_group_id(self.world.secrets)
-            group = GroupConfiguration(wanted, {**self.settings.peers, **self.reader.newest().addresses}, group_id)
-            self.propose_own(configuration_record(group, wall_ms), wanted)
+        try:
+            if core.barrier_wanted:
+                self.propose_own(barrier_record(wall_ms))
+            elif wanted is not None:
+                group_id = self.reader.group_id or new_group_id(self.world.secrets)
+                group = GroupConfiguration(wanted, {**self.settings.peers, **self.reader.newest().addresses}, group_id)
+                self.propose_own(configuration_record(group, wall_ms), wanted)
+        except NotWritable:  # why is logged already, and the core asks again with each heartbeat
+            pass
+        except (Refused, StoreError, OSError) as error:
+            self._log.warning("group_entry_not_written", reason=str(error))
 
     def _may_name_group(self, core: Raft) -> bool:
         """Whether the log lacks the group's members or its id, and the leader may append them."""

@@ -18,6 +18,7 @@ from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import CorruptHardState, WrongHaSetting
 from ledgermq.ha.raft.core import Raft
+from ledgermq.ha.raft.errors import ChangeRefused
 from ledgermq.ha.raft.messages import Heartbeat
 from ledgermq.ha.raft.units import PeerId
 from ledgermq.testing.logs import capture_logs
@@ -376,6 +377,21 @@ def test_a_group_has_an_id_of_its_own_in_its_log() -> None:
             await change_members(leader.up, {}, {}, [other.peer])
         assert leader.up.reader.committed_group_id == group_id
         assert leader.up.reader.newest().group_id == group_id
+
+    scenario(story)
+
+
+def test_a_change_of_members_that_the_log_does_not_take_is_refused_with_the_reason() -> None:
+    """It is no change of leadership, and another node could not tell more."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        other = next(node for node in group.running if node is not leader)
+        end = leader.up.ledger.end_index
+        leader.up.ledger.failure = "the disk is full"
+        with pytest.raises(ChangeRefused, match="the disk is full; membership was not changed"):
+            await change_members(leader.up, {}, {}, [other.peer])
+        assert leader.up.ledger.end_index == end
 
     scenario(story)
 
