@@ -90,8 +90,11 @@ class Mending:
                 copy = self._copies.pop(0)
                 try:
                     await self.disk.change(lambda: self._write(copy))  # noqa: B023 - it is awaited here
-                except OSError as error:
-                    log.error("damaged_entry_not_mended", index=copy.index, reason=error.strerror or str(error))
+                except (OSError, HaError) as error:
+                    log.error("damaged_entry_not_mended", index=copy.index, reason=str(error))
+                else:
+                    if not self._is_there(copy.index) or self._sound(copy.index) is not None:
+                        self._asked.pop(copy.index, None)
 
     @property
     def without_copy(self) -> list[LogIndex]:
@@ -100,15 +103,15 @@ class Mending:
 
     def look_at(self, index: LogIndex) -> None:
         """Ask the other nodes for a copy if this node's entry is damaged."""
-        ledger, now = self.ledger, self.clock.monotonic()
-        if not ledger.begin_index <= index <= ledger.end_index:
+        now = self.clock.monotonic()
+        if not self._is_there(index):
             return
         search = self._asked.get(index)
         if (search is not None and now - search.asked_at < ASK_AGAIN_SECONDS) or self._sound(index) is not None:
             return
         peers = list(self.peers())
         if search is None:
-            log.error("damaged_entry_found", index=index, directory=ledger.data.directory)
+            log.error("damaged_entry_found", index=index, directory=self.ledger.data.directory)
             search = _Search(now, now)
         elif now - search.began >= NAMED_AFTER_SECONDS and not search.fruitless:
             search.fruitless = True
@@ -119,14 +122,16 @@ class Mending:
         for peer in peers:
             self.send(EntryRequest(self.own, peer, self.term(), index))
 
+    def _is_there(self, index: LogIndex) -> bool:
+        return self.ledger.begin_index <= index <= self.ledger.end_index
+
     def _sound(self, index: LogIndex) -> memoryview | None:
         """Return this node's entry, if it has it undamaged."""
-        ledger = self.ledger
-        if not ledger.begin_index <= index <= ledger.end_index:
+        if not self._is_there(index):
             return None
         try:
-            position, size = ledger.place_of(index)
-            segment = ledger.data.find(position)
+            position, size = self.ledger.place_of(index)
+            segment = self.ledger.data.find(position)
             assert segment is not None
             # Not from the map, in which a sector that the disk does not give is a signal that ends the process.
             entry = memoryview(segment.file.read(position - segment.start, size))
@@ -144,8 +149,7 @@ class Mending:
     def _write(self, copy: EntryCopy) -> None:
         """Replace a damaged entry, durably. Blocks."""
         ledger, index = self.ledger, copy.index
-        if self._sound(index) is not None or not ledger.begin_index <= index <= ledger.end_index:
-            self._asked.pop(index, None)
+        if self._sound(index) is not None or not self._is_there(index):
             return
         if not self._fits(index, copy.entry):
             log.warning("other_entry_refused_as_copy", index=index, copy_of=copy.sender)
@@ -156,5 +160,4 @@ class Mending:
         ledger.data.own(segment)
         segment.file.write(copy.entry, position - segment.start)
         ledger.data.sync(position, position + size)
-        self._asked.pop(index, None)
         log.info("damaged_entry_mended", index=index, copy_of=copy.sender)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from ledgermq.ha.dledger.layout import HEADER_SIZE
+from ledgermq.ha.dledger.layout import HEADER_SIZE, INDEX_SIZE
+from ledgermq.ha.dledger.links import Links
+from ledgermq.ha.dledger.mending_messages import EntryDamaged
 from ledgermq.ha.dledger.settings import JAVA
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.dledger.walk import walk_entries
@@ -91,6 +93,28 @@ def test_an_entry_that_the_disk_does_not_give_is_asked_for(caplog: pytest.LogCap
 
     with caplog.at_level("INFO"):
         scenario(story)
+
+
+def test_a_copy_of_an_entry_whose_place_is_damaged_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The node cannot tell where the copy belongs."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        other = next(node for node in group.running if node is not leader)
+        await group.put(leader, 40)
+        await group.converged()
+        index = leader.up.ledger.end_index - 20
+        at = index * INDEX_SIZE
+        segment = leader.up.ledger.index.find(at)
+        assert segment is not None
+        segment.file.write(bytes(INDEX_SIZE), at - segment.start)
+        assert isinstance(other.up.links, Links)
+        other.up.links.send(EntryDamaged(other.peer, leader.peer, other.up.core.term, index))
+
+        await group.until(lambda: "damaged_entry_not_mended" in caplog.text)
+        assert await group.put(leader, 5) is Outcome.COMMITTED
+
+    scenario(story)
 
 
 def test_without_a_sound_copy_no_node_takes_the_damaged_one(caplog: pytest.LogCaptureFixture) -> None:
