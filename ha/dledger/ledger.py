@@ -233,7 +233,7 @@ class Ledger(Places):
         try:
             if index <= self.checkpoint.synced_index:
                 # Otherwise the next start would report the removed entries as damage.
-                self._save_checkpoint(index - 1, end)
+                self._save_checkpoint(index - 1, end, index_unsure=self.checkpoint.index_unsure)
             if self._cut_failed:
                 # Zeros whose sync has failed are in the page cache but may be marked clean, so another sync would skip them.
                 self.files.overwrite(end, self.end_position, index, self.end_index)
@@ -413,7 +413,7 @@ class Ledger(Places):
         self._index_unsure, self.indexed_until = False, max(self.indexed_until, index)
         self._save_checkpoint(index, position)
 
-    def _save_checkpoint(self, index: int, position: int) -> None:
+    def _save_checkpoint(self, index: int, position: int, *, index_unsure: int = 0) -> None:
         checkpoint = Checkpoint(
             committed_index=min(self.committed_index, index),
             end_index=self.end_index,
@@ -425,6 +425,7 @@ class Ledger(Places):
             synced_position=position,
             configurations=tuple(pair for pair in self.configurations if pair[0] <= index),
             data_directory=self._data_directory,
+            index_unsure=index_unsure,
         )
         self.checkpoint_file.save(checkpoint)
         self.checkpoint = checkpoint

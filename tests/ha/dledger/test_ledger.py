@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+import attrs
 import pytest
 
+from ledgermq.ha.dledger.checkpoint import CheckpointFile
 from ledgermq.ha.dledger.layout import CHANNEL_CONFIGURATION, HEADER_SIZE
 from ledgermq.ha.dledger.ledger import Ledger
 from ledgermq.ha.dledger.walk import walk_entries
@@ -173,6 +175,20 @@ def test_what_was_truncated_never_comes_back(reopen: Reopen, checkpointed: bool)
     assert ledger.end_index == 12
     ledger.truncate(0)
     assert reopen().end_index == -1
+
+
+def test_a_truncation_leaves_the_index_as_unsure_as_it_was() -> None:
+    """Records of the index that a power cut may have lost must not be believed by the next start."""
+    disk = SimDisk()
+    ledger = open_small(disk)
+    ledger.append(1, messages(0, 60))
+    force(ledger)
+    ledger.write_checkpoint()
+    ledger.checkpoint = attrs.evolve(ledger.checkpoint, index_unsure=1)
+    ledger.truncate(50)
+    assert CheckpointFile(disk, "store/dledger-n0").load().index_unsure
+    ledger.write_checkpoint()
+    assert not CheckpointFile(disk, "store/dledger-n0").load().index_unsure
 
 
 def test_a_ledger_whose_truncation_failed_refuses_appends_until_it_is_repeated() -> None:
