@@ -13,7 +13,7 @@ log = get_logger(__name__)
 
 
 def hand_over(core: Raft | JavaCore, reason: str) -> bool:
-    """Begin to transfer leadership to the voter with the highest `match_index`; return whether a transfer is in progress.
+    """Begin to transfer leadership to the voter with the highest `match_index` that can take it; return whether that is in progress.
 
     Args:
         reason: why this node gives up leadership; it is logged.
@@ -23,17 +23,15 @@ def hand_over(core: Raft | JavaCore, reason: str) -> bool:
         return False
     if led.transfer_to is not None:
         return True
-    voters = [one for one in led.group if core.configuration.votes(one.peer)]
-    if not voters:
-        return False
-    best = max(voters, key=_progress).peer
-    try:
-        core.transfer_leadership(best)
-    except Refused as error:
-        log.warning("leadership_not_handed_over", peer=best, wanted_because=reason, reason=str(error))
-        return False
-    log.info("leadership_being_handed_over", peer=best, term=core.term, reason=reason)
-    return True
+    for voter in sorted((one for one in led.group if core.configuration.votes(one.peer)), key=_progress, reverse=True):
+        try:
+            core.transfer_leadership(voter.peer)
+        except Refused as error:
+            log.warning("leadership_not_handed_over", peer=voter.peer, wanted_because=reason, reason=str(error))
+        else:
+            log.info("leadership_being_handed_over", peer=voter.peer, term=core.term, reason=reason)
+            return True
+    return False
 
 
 def _progress(replicator: Replicator | Follower) -> tuple[int, int]:

@@ -11,9 +11,13 @@ from ledgermq.broker.broker import Broker
 from ledgermq.broker.dledger import DISK_REFUSES_SECONDS_MAX, DLedgerReplication
 from ledgermq.client.producer import open_producer
 from ledgermq.ha.dledger.replica import Replica
+from ledgermq.ha.raft.core import Raft
+from ledgermq.ha.raft.progress import Mode
 from ledgermq.store.consumequeue import ConsumeQueue
 
 from ...broker.test_dledger import Group, Node, check_nodes_agree, scenario
+from .groups import Group as Nodes
+from .groups import scenario as nodes_scenario
 
 
 def replica_of(broker: Broker) -> Replica:
@@ -60,6 +64,22 @@ def test_a_leader_whose_queues_cannot_be_written_hands_over(monkeypatch: pytest.
             assert sorted(await group.consumed()) == sorted(group.sent)
 
     scenario(story)
+
+
+def test_leadership_goes_to_another_voter_if_the_first_one_cannot_take_it() -> None:
+    async def story(group: Nodes) -> None:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        await group.converged()
+        core = leader.up.core
+        assert isinstance(core, Raft)
+        assert core.leadership is not None
+        first, second = sorted(core.leadership.group, key=lambda one: (one.match_index, one.contact_tick), reverse=True)
+        first.mode = Mode.REGRESSED
+        assert leader.up.hand_over("a test")
+        assert core.leadership.transfer_to == second.peer
+
+    nodes_scenario(story)
 
 
 def test_a_node_that_is_elected_though_its_queues_cannot_be_written_hands_over(monkeypatch: pytest.MonkeyPatch) -> None:
