@@ -23,7 +23,7 @@ from ...world.real import World
 from ..envelopes import NODE_SIZE
 from ..errors import HaError, HaRefused, LeadershipLost, TooManyPending
 from ..raft.core import Raft
-from ..raft.errors import ChangeRefused, RaftError, Refused, TermTooHigh
+from ..raft.errors import ChangeRefused, NotLeader, RaftError, Refused, TermTooHigh
 from ..raft.quorum import Configuration
 from ..raft.ready import Ready
 from ..raft.roles import Role
@@ -215,6 +215,7 @@ class Replica:
             NotWritable, OSError: as `Ledger.append`. Nothing was appended.
         Durability: see `when_committed`.
         """
+        self._check_taking_part()
         assignment = self.core.admit(expected_term)
         if len(self.waiters) >= self.settings.pending_max:
             raise TooManyPending(self.settings.pending_max)
@@ -242,6 +243,7 @@ class Replica:
         Raises:
             Refused, StoreError, OSError: nothing was appended.
         """
+        self._check_taking_part()
         core = self.core
         assignment = core.admit()
         channel = CHANNEL_CONFIGURATION if configuration is not None else 0
@@ -257,10 +259,11 @@ class Replica:
         """Return the index up to which the log must be applied before a read that begins now is linearizable.
 
         Raises:
-            NotLeader: no leader is known.
+            NotLeader: no leader is known, or the node has left the group.
             LeadershipLost: leadership was lost in the meantime.
         Cancellation: a follower's request to its leader may get lost, so callers set a deadline.
         """
+        self._check_taking_part()
         self._read_count += 1
         context = self._read_count
         send, receive = trio.open_memory_channel[LogIndex | None](1)
@@ -274,6 +277,10 @@ class Replica:
         if index is None:
             raise LeadershipLost
         return index
+
+    def _check_taking_part(self) -> None:
+        if self.stopped is not None:  # nothing would be sent or answered
+            raise NotLeader(None)
 
     # --------------------------------------------------------------------------------------------------------------- membership
 

@@ -25,7 +25,7 @@ from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Address
 
 from .groups import PORT, Group, copy_of_disk, files_of, isolate_leader_during_puts, lose_power_during_puts, scenario
-from .ledgers import INDEX_FILE_SIZE
+from .ledgers import INDEX_FILE_SIZE, message
 
 SEEDS = range(1, 4)
 
@@ -325,6 +325,10 @@ def test_a_leader_that_cannot_read_its_log_leaves_the_group_to_the_others(dialec
         await group.until(lambda: leader.up.stopped)
         assert "the index record of entry 16 is not there" in str(leader.up.stopped)
         assert not leader.up.is_leader
+        with pytest.raises(NotLeader):
+            leader.up.propose([message(1)])
+        with pytest.raises(NotLeader), trio.fail_after(1):
+            await leader.up.read_index()
         await group.put_until_done()
         assert group.leaders() != [leader]
 
