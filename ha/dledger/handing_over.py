@@ -13,7 +13,7 @@ log = get_logger(__name__)
 
 
 def hand_over(core: Raft | JavaCore, reason: str) -> bool:
-    """Begin to transfer leadership to the voter with the highest `match_index` that can take it; return whether that is in progress.
+    """Begin to transfer leadership to the voter with the highest `match_index` that can take it; return whether one does.
 
     Args:
         reason: why this node gives up leadership; it is logged.
