@@ -20,6 +20,7 @@ from ...world.events import get_logger
 from ..errors import CorruptLedger
 from ..raft.errors import Refused
 from .layout import ENTRY, HEADER_SIZE, MAGIC_ENTRY
+from .ledger import is_blank
 from .replica import Replica
 from .status import Leading
 from .waiters import Outcome
@@ -156,7 +157,7 @@ class DLedgerCommitLog:
                 yield base + at, parts
             # A blank block follows the last entry of each file but the last, whose end is the end of the log.
             position = base + segment.size
-            if base + at == segment.end or position > end or not ledger.is_blank(segment, at):
+            if base + at == segment.end or position > end or not is_blank(segment, at):
                 return
             yield position, None
 

@@ -42,6 +42,12 @@ _unpack_header = ENTRY.codec.unpack_from
 _unpack_index = INDEX.codec.unpack_from
 
 
+def is_blank(segment: Segment, at: int) -> bool:
+    """Whether a blank block takes the rest of a file from `at` on."""
+    rest = segment.size - at
+    return rest >= BLANK_SIZE and BLANK.codec.unpack_from(segment.view, at) == (MAGIC_BLANK, rest)
+
+
 @attrs.define(eq=False)
 class Placed:
     """The place of the appended records."""
@@ -460,7 +466,7 @@ class Ledger(Places):
                 term=self.terms.before if term is None else term,
                 check_bodies=True,
             )
-            if walked.fault is not None and not self.is_blank(segment, walked.at):
+            if walked.fault is not None and not is_blank(segment, walked.at):
                 raise OSError(errno.EIO, f"the unsynced entry {walked.next_index} reads back damaged: {walked.fault}")
             index, position = walked.next_index, segment.start + segment.size if walked.fault else walked.position
             term = self.term_of(index - 1)
@@ -476,10 +482,6 @@ class Ledger(Places):
     def _check_cut(self) -> None:
         if self._cut_failed:
             raise OSError(errno.EIO, "entries that a failed truncation has to remove are still in the ledger")
-
-    def is_blank(self, segment: Segment, at: int) -> bool:
-        """Whether the rest of a data file is a blank block."""
-        return segment.size - at >= BLANK_SIZE and BLANK.codec.unpack_from(segment.view, at) == (MAGIC_BLANK, segment.size - at)
 
     def close(self) -> None:
         """Close the files; views of entries that were returned remain readable."""

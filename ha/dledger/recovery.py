@@ -27,8 +27,6 @@ from ..errors import CorruptLedger
 from .checkpoint import Checkpoint, CheckpointFile
 from .entry_files import EntryFiles
 from .layout import (
-    BLANK,
-    BLANK_SIZE,
     DATA_FILE_SIZE,
     ENTRY,
     ENTRY_SIZE_MAX,
@@ -36,10 +34,9 @@ from .layout import (
     INDEX,
     INDEX_FILE_SIZE,
     INDEX_SIZE,
-    MAGIC_BLANK,
     MAGIC_ENTRY,
 )
-from .ledger import Ledger
+from .ledger import Ledger, is_blank
 from .walk import walk_entries
 
 log = get_logger(__name__)
@@ -280,12 +277,8 @@ def _walk(ledger: Ledger) -> None:
             _mend_index(ledger, walked.first_index, walked.index_records)
             ledger.note(walked, segment.view, walked.first_index)
             ledger.end_index, ledger.end_position = walked.next_index - 1, walked.position
-        elif not (_is_blank(segment.view, at, segment.size) and _goes_on(ledger, segment.start + segment.size)):
+        elif not (is_blank(segment, at) and _goes_on(ledger, segment.start + segment.size)):
             return
-
-
-def _is_blank(view: memoryview, at: int, file_size: int) -> bool:
-    return file_size - at >= BLANK_SIZE and BLANK.codec.unpack_from(view, at) == (MAGIC_BLANK, file_size - at)
 
 
 def _goes_on(ledger: Ledger, position: int) -> bool:

@@ -101,7 +101,6 @@ class Raft(State):
             node.term, node.vote = raft_log.last_term, node.vote if node.forgetful else None
         node.timers.election.start(node.draw_election_ticks())
         forgetting.start(node)
-        node.timers.snapshot.start(settings.snapshot_ticks)
         return node
 
     # ---------------------------------------------------------------- time
@@ -125,9 +124,6 @@ class Raft(State):
     def _tick(self) -> None:
         self.now += 1
         timers = self.timers
-        if timers.snapshot.tick():
-            self.snapshot_due = True
-            timers.snapshot.start(self.settings.snapshot_ticks)
         if self.leadership is not None:
             self._tick_leader(self.leadership)
         elif self._outstanding is not None and self._outstanding.hard_state is not None:
@@ -339,11 +335,6 @@ class Raft(State):
             turn = voters.index(self.id) if self.id in voters else len(voters)
             self.timers.election.start(max(ticks_left, 0) + 1 + turn * self.settings.turn_ticks)
 
-    def snapshot_failed(self, peer: PeerId) -> None:
-        """Handle a snapshot that could not be delivered to a follower."""
-        if self.leadership is not None:
-            replication.snapshot_failed(self.leadership, peer)
-
     def compact(self, boundary_index: LogIndex) -> None:
         """Drop the entries up to and including `boundary_index`, but only applied ones, because the storage removes them."""
         self.log.compact(min(boundary_index, self.applied_index))
@@ -374,7 +365,6 @@ class Raft(State):
             or self.read_states
             or log.truncate_from is not None
             or self.snapshot is not None
-            or self.snapshot_due
         ):
             return None
         return self._hand_out(hard, soft, last)
@@ -390,7 +380,6 @@ class Raft(State):
             committed=CommittedRange(self.applied_index + 1, last) if last > self.applied_index else None,
             soft_state=SoftState(*soft) if soft is not None else None,
             read_states=tuple(self.read_states),
-            snapshot_due=self.snapshot_due,
         )
         if hard is not None:
             self._reported_hard = (hard.term, hard.vote)
@@ -398,7 +387,6 @@ class Raft(State):
             self._reported_soft = soft
         self.messages.clear()
         self.read_states.clear()
-        self.snapshot_due = False
         self.applied_index = max(self.applied_index, last)
         return ready
 

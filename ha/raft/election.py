@@ -44,7 +44,7 @@ def start_pre_vote(state: State, cause: Input) -> None:
     state.timers.vote.start(state.draw_election_ticks())
     state.pre_ballot = Ballot(state.configuration)
     state.pre_ballot.record(state.id, granted=True)
-    for peer in _other_voters(state):
+    for peer in forgetting.other_voters(state):
         state.send(PreVoteRequest(state.id, peer, state.term + 1, state.log.last_index, state.log.last_term))
     if state.pre_ballot.won:
         start_election(state, Input.PRE_VOTE_WON)
@@ -58,13 +58,8 @@ def start_election(state: State, cause: Input) -> None:
     state.timers.vote.start(state.draw_election_ticks())
     state.pre_ballot, state.ballot = None, Ballot(state.configuration)
     transfer = cause is Input.TIMEOUT_NOW
-    for peer in _other_voters(state):
+    for peer in forgetting.other_voters(state):
         state.send(VoteRequest(state.id, peer, state.term, state.log.last_index, state.log.last_term, transfer))
-
-
-def _other_voters(state: State) -> list[PeerId]:
-    configuration = state.configuration
-    return sorted(peer for peer in configuration.members if peer != state.id and configuration.votes(peer))
 
 
 def on_pre_vote_request(state: State, request: PreVoteRequest) -> None:

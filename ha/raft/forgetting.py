@@ -51,7 +51,7 @@ def ask(state: State) -> None:
 
     The leader is asked too, because the query also informs it that this node has less than it once acknowledged.
     """
-    for peer in sorted({*_other_voters(state), *((state.leader,) if state.leader is not None else ())}):
+    for peer in sorted({*other_voters(state), *((state.leader,) if state.leader is not None else ())}):
         if state.heard_terms.get(peer, state.term + 1) > state.term or not state.heard_terms[peer]:
             state.send(TermQuery(state.id, peer, state.term, state.life, state.log.durable_index))
 
@@ -74,7 +74,7 @@ def _refill(led: Leadership, query: TermQuery) -> None:
 
 def unanswered(state: State) -> list[PeerId]:
     """The voters whose answers a forgetful node still needs before it may vote; empty for any other node."""
-    return [peer for peer in _other_voters(state) if peer not in state.heard_terms] if state.forgetful else []
+    return [peer for peer in other_voters(state) if peer not in state.heard_terms] if state.forgetful else []
 
 
 def on_term_answer(state: State, answer: TermAnswer) -> None:
@@ -93,14 +93,14 @@ def remember(state: State) -> None:
         state.heard_tick = state.now - state.settings.election_ticks_min
         state.timers.election.start(state.draw(1, state.settings.election_ticks_min))
     elif _has_caught_up(state) and all(
-        state.heard_terms.get(peer, state.term + 1) <= state.term for peer in _other_voters(state)
+        state.heard_terms.get(peer, state.term + 1) <= state.term for peer in other_voters(state)
     ):
         state.vote = state.leader
 
 
 def _highest_term(state: State) -> Term:
     """The highest term of the other voters; higher than that of this node while one of them has not answered."""
-    return max((state.heard_terms.get(peer, state.term + 1) for peer in _other_voters(state)), default=0)
+    return max((state.heard_terms.get(peer, state.term + 1) for peer in other_voters(state)), default=0)
 
 
 def note_leader_commit(state: State, commit_index: LogIndex) -> None:
@@ -121,6 +121,7 @@ def _has_caught_up(state: State) -> bool:
     return False
 
 
-def _other_voters(state: State) -> list[PeerId]:
+def other_voters(state: State) -> list[PeerId]:
+    """All whose vote counts, without this node."""
     configuration = state.configuration
     return sorted(peer for peer in configuration.members if peer != state.id and configuration.votes(peer))

@@ -97,8 +97,6 @@ class Ready:
     soft_state: SoftState | None = None
     """The soft state if it has changed, else None."""
     read_states: tuple[ReadState, ...] = ()
-    snapshot_due: bool = False
-    """Whether the snapshot timer has expired, so that the owner should save the state machine."""
 
     @property
     def must_sync(self) -> bool:

@@ -190,11 +190,3 @@ def tick_replicators(led: Leadership, ticks: int = 1) -> None:
             replicator.snapshot_ticks_left -= ticks
             if replicator.snapshot_ticks_left <= 0:
                 replicator.probe_from(replicator.next_index)
-
-
-def snapshot_failed(led: Leadership, peer: PeerId) -> None:
-    """Try again after the next heartbeat, because the shell could not deliver a snapshot."""
-    replicator = led.group.get(peer)
-    if replicator is not None and replicator.mode is Mode.SNAPSHOT:
-        replicator.probe_from(replicator.next_index)
-        replicator.probe_sent, replicator.probe_round = True, led.round

@@ -30,8 +30,6 @@ class Settings:
     """After such a transfer a leader that still leads waits this long before the next, because each one refuses proposals. The
     wait doubles each time, up to `preferred_retry_ticks_max`."""
     preferred_retry_ticks_max: int = 180_000
-    snapshot_ticks: int = 0
-    """Interval at which a Ready asks the owner to save a snapshot; 0 means never."""
     snapshot_retry_ticks: int = 500
     """A snapshot that is not acknowledged after this long is sent again."""
     append_bytes_max: int = 1 << 20

@@ -102,7 +102,6 @@ class State:
     """A received snapshot that is not installed yet."""
     messages: list[Message] = attrs.field(factory=list[Message])
     read_states: list[ReadState] = attrs.field(factory=list[ReadState])
-    snapshot_due: bool = False
     acknowledged: dict[PeerId, LogIndex] = attrs.field(factory=dict[PeerId, LogIndex])
     """Up to where others acknowledged committed entries as durable while this node led earlier; they never have less."""
     life: int = 0

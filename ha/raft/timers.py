@@ -1,4 +1,4 @@
-"""The timers of a node, counted in ticks: SOFA-JRaft's election, vote, step-down and snapshot timer, and four more."""
+"""The timers of a node, counted in ticks: SOFA-JRaft's election, vote and step-down timer, and four more."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ class Timers:
     """At a pre-candidate or candidate: when it expires, the vote is undecided, and the node starts again with a pre-vote."""
     step_down: Countdown = attrs.field(factory=Countdown)
     """At a leader: when it expires, the node checks whether a majority has answered recently."""
-    snapshot: Countdown = attrs.field(factory=Countdown)
-    """In any role: when it expires, the owner should save the state machine."""
     heartbeat: Countdown = attrs.field(factory=Countdown)
     """At a leader: when it expires, the next round of heartbeats is sent."""
     commit: Countdown = attrs.field(factory=Countdown)
@@ -53,7 +51,7 @@ class Timers:
 
     def __attrs_post_init__(self) -> None:
         self._all = (
-            *(self.election, self.vote, self.step_down, self.snapshot),
+            *(self.election, self.vote, self.step_down),
             *(self.heartbeat, self.commit, self.transfer, self.preferred),
         )
 
