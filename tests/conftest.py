@@ -71,7 +71,7 @@ def later_seeds(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
     for item in items:
         if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "seed" in item.callspec.params:
             others = tuple((name, repr(value)) for name, value in item.callspec.params.items() if name != "seed")
-            case = (item.function, others)
+            case = (item.nodeid.partition("[")[0], others)
             if case in seen:
                 yield item
             seen.add(case)
