@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 
 from ...broker.locks import OWNER_BELIEVES_SECONDS
-from ..history import Commit, Handling, History, Queue
+from ..history import Commit, End, Handling, History, Queue
 
 SAME_MOMENT_SECONDS = 1e-6
 """Times that differ by less count as equal."""
@@ -116,10 +116,14 @@ def _leases_lost(history: History, seconds: float) -> bool:
     """Whether at that time members may believe in leases that the master does not know of.
 
     A master that began with an older copy of its store lacks the leases that were given after the copy was made, and the slave
-    that takes its place lacks those that this master gave. Each owner continues until it asks for a renewal.
+    that takes its place lacks those that this master gave; one that did not sync its log has lost the last ones with the power.
+    Each owner continues until it asks for a renewal.
     """
     ends = (*history.ended_at, inf)
-    return any(ends[life] <= seconds <= ends[life + 1] + OWNER_BELIEVES_SECONDS for life in history.restored)
+    spans = [(ends[life], ends[life + 1]) for life in history.restored]
+    if not history.sync_flush:
+        spans += [(at, at) for end, at in zip(history.ends, history.ended_at, strict=False) if end is End.POWER]
+    return any(since <= seconds <= until + OWNER_BELIEVES_SECONDS for since, until in spans)
 
 
 def _ordered(history: History) -> list[Handling]:
