@@ -94,6 +94,8 @@ class ControllerReplication(ClassicReplication[ElectedNode]):
                     await self._find_master(decision)
             except (OSError, StoreError, HaError) as error:
                 log.warning("elected_role_not_taken", term=epoch, reason=str(error))
+                if decision.master_id == own_id:  # until another replica leads, nothing is stored
+                    await self.session.hand_over()
                 await trio.sleep(RETRY_SECONDS)
             else:
                 return
@@ -260,7 +262,7 @@ class ControllerMode:
             identity=self._identity,
             clean_stop=node.clean_stop,
             log_state=log_state,
-            in_sync=lambda: node.in_sync,
+            in_sync=lambda: node.in_sync if node.has_begun else None,
         )
         node.ask_for_another = session.hand_over
         return session

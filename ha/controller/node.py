@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable, Callable
 
 import attrs
@@ -56,6 +57,12 @@ class ElectedNode(ClassicNode):
         return super().open_commit_log(world, config)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether this node is master and its epoch is written down; no other replica can join before that."""
+        last = self.service.epochs.last if self.service is not None else None
+        return self.service is not None and last is not None and last.number == self.service.epoch
+
+    @property
     def is_removed(self) -> bool:
         """Whether the controller has given no role yet, without which no name server may know the broker."""
         return not self._settled
@@ -95,6 +102,9 @@ class ElectedNode(ClassicNode):
         """Serve the other replicas, and wait until those in sync hold the whole log: only then all of it may be derived.
 
         One that does not come leaves the set. Cancellation: the next election cancels it.
+
+        Raises:
+            OSError: the epoch cannot be written down, and another replica in sync may lead.
         """
         self._settled = True
         # Before the epoch begins, which has to begin where records do: the others count what they hold by it.
@@ -102,6 +112,8 @@ class ElectedNode(ClassicNode):
         if self._local.readable_limit is not None:
             self._local.readable_limit = min(self._local.readable_limit, self._local.max_offset)
         await super().lead(broker_id, synchronous=synchronous, term=term)
+        if not self.has_begun and self._has_successor:
+            raise OSError(errno.EIO, f"epoch {term} cannot be written down, and another replica may lead")
         while self.in_sync is not None and not self.in_sync.settled:
             await self._moved.park()
 

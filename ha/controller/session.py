@@ -148,7 +148,7 @@ class ControllerSession:
     """Whether the last run stopped in order, and no crash is unreported, so that the log has all that it ever acknowledged."""
     log_state: Callable[[], LogState]
     in_sync: Callable[[], InSyncAcknowledgements | None]
-    """The set of replicas while this broker is master; else None."""
+    """The set of replicas while this broker is master and others can join; else None."""
     on_identity: Callable[[int], None] = lambda _: None
     """Called with the broker id once the controller has confirmed it."""
     on_decision: Callable[[Decision], None] = lambda _: None
@@ -175,11 +175,15 @@ class ControllerSession:
 
     async def hand_over(self) -> None:
         """Ask for the election of another member of the set, if there is one and a controller answers."""
-        in_sync, channel = self.in_sync(), self._channel
-        if in_sync is None or channel is None:
+        in_sync, decision, channel = self.in_sync(), self.decision, self._channel
+        if channel is None:
             return
+        if in_sync is not None:
+            others = in_sync.successors
+        else:
+            others = sorted(decision.members - {decision.master_id}) if decision is not None else []
         with suppress(RemotingError):
-            for replica in in_sync.successors:
+            for replica in others:
                 request = ElectMasterRequest(
                     cluster_name=self.settings.cluster,
                     broker_name=self.settings.broker_name,

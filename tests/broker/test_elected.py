@@ -15,6 +15,7 @@ from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
 from ledgermq.testing.embedded import open_virtual
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.network import SimNetwork
 from ledgermq.world.network import Address
 
@@ -137,3 +138,23 @@ async def test_a_replica_whose_log_ends_inside_a_record_goes_on_behind_the_last_
         assert [bytes(each.store.log.slice_from(0, end)) for each in cluster.brokers] == nodes * [
             bytes(store.log.slice_from(0, end))
         ]
+
+
+async def test_a_replica_that_cannot_begin_its_epoch_lets_another_one_be_elected() -> None:
+    """Its disk takes no new file. It would stay the master for which nothing is stored, and soon the only one in the set."""
+    async with (
+        open_virtual(mode="controller", nodes=3) as cluster,
+        open_producer(cluster.namesrv, "producers", world=cluster.world) as producer,
+    ):
+        await send(producer, "before")
+        master = await cluster.master()
+        first = next(broker for broker in cluster.brokers if broker.address != master)
+        disk = first.world.disk
+        assert isinstance(disk, SimDisk)
+        disk.faults.create_error = 1.0
+        await cluster.kill(master)
+
+        with trio.fail_after(10):
+            await send(producer, "after")
+
+        assert await cluster.master() not in {master, first.address}
