@@ -32,7 +32,7 @@ log = get_logger(__name__)
 WAITING_MAX = 1024
 """How many requests of all connections may wait in tasks; further ones are answered SYSTEM_BUSY."""
 
-WAITING_PER_CONNECTION_MAX = 128
+WAITING_PER_CONNECTION_MAX = 256
 """How many requests of one connection may wait in tasks, so that no single peer takes the room of all others."""
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
