@@ -122,7 +122,7 @@ class LogReader:
         return self._look_anew(position)
 
     def _look_anew(self, position: int) -> tuple[Check, RecordSpan | None, int]:
-        content, needed, after = b"", PIECE_BYTES, 0
+        content, needed, after, room = b"", PIECE_BYTES, 0, self.file.size - position
         while True:
             try:
                 content += self.file.read(position + len(content), needed - len(content))
@@ -131,7 +131,8 @@ class LogReader:
                 raise
             self.piece = LogPiece(self.file.start + position, memoryview(content))
             found, span, after = self.file.look(self.piece, 0)
-            needed = min(max(after, HEAD_BYTES_MAX), self.file.size - position)
+            # A size beyond the end of the file is damaged itself, and the rest of the file need not be read because of it.
+            needed = min(max(after if after <= room else 0, HEAD_BYTES_MAX), room)
             if found is not Check.NOTHING or len(content) >= needed:
                 return found, span, position + after
 

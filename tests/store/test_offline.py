@@ -13,9 +13,10 @@ import pytest
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.checkpoint import Checkpoint
 from ledgermq.store.consumequeue import UNIT
-from ledgermq.store.offline import log_files, read_log, read_queue, stores_below, verify
+from ledgermq.store.offline import LogFile, log_files, read_log, read_queue, stores_below, verify
 from ledgermq.store.recovery_mark import RecoveryMark
 from ledgermq.world.disk import DiskFile, DiskLock, RealDisk
+from ledgermq.world.files import PIECE_BYTES
 
 from .watched_disk import WatchedDisk
 
@@ -127,6 +128,25 @@ def test_a_record_that_the_disk_does_not_give_is_a_problem(store: Path) -> None:
 
     assert report.problems[0] == f"{path}: physical offset {FILE_SIZE + 88} cannot be read: Input/output error"
     assert report.end <= FILE_SIZE
+
+
+def test_a_damaged_size_does_not_have_the_rest_of_a_file_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record cannot end behind its file; the rest of one may be a gigabyte."""
+    content = bytearray(record(0, 0))
+    content[:4] = (1 << 30).to_bytes(4, "big")
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(content + bytes(PIECE_BYTES) + b"later")
+    read, asked = LogFile.read, 0
+
+    def noted(file: LogFile, position: int, size: int) -> bytes:
+        nonlocal asked
+        asked = max(asked, position + size)
+        return read(file, position, size)
+
+    monkeypatch.setattr(LogFile, "read", noted)
+
+    assert verify(DISK, str(tmp_path)).problem_count == 1
+    assert asked == PIECE_BYTES
 
 
 def test_a_store_that_is_not_finished_is_not_sound(store: Path) -> None:
