@@ -40,7 +40,7 @@ async def limited(program: Coroutine[Any, Any, None]) -> None:
         await program
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=["asyncio", pytest.param("uvloop", marks=pytest.mark.slow)])
 def run(request: pytest.FixtureRequest) -> Callable[[Main], None]:
     """Runs a program in each of the two event loops."""
     loops: dict[str, Any] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

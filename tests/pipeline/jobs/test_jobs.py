@@ -97,6 +97,7 @@ def test_a_stream_goes_through_sql(spark: SparkSession, broker: Embedded, tmp_pa
     assert all_bodies(broker.namesrv, "paid") == numbered(range(1, 100, 2))
 
 
+@pytest.mark.slow
 def test_stats_describe_windows_queues_and_keys(spark: SparkSession, files: StoreFiles) -> None:
     """Without reading a body; a window may be shorter than a second."""
     found = stats(spark, {"storePath": str(files.root), "subscribe": "T"}, window="500 milliseconds")

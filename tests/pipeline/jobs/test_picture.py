@@ -41,6 +41,7 @@ def heights(axes: Axes) -> list[float]:
     return [float(value) for value in axes.patches[0].get_data().values]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_every_panel_has_a_title_and_axes_with_units(spark: SparkSession, source: dict[str, str]) -> None:
     figure, windows = picture(spark, source)
 

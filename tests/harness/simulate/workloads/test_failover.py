@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 
 from harness.simulate.cluster import simulate_cluster
 from harness.simulate.cluster_draw import ClusterDraw
@@ -10,6 +11,7 @@ from harness.simulate.surroundings import Surroundings
 from ledgermq.testing.logs import logs_silenced
 
 
+@pytest.mark.slow
 def test_every_send_is_timed_while_one_way_is_open() -> None:
     around = Surroundings(name_servers=3, name_servers_die=True, brokers_hang=True, swallowing=True, spare=True)
 

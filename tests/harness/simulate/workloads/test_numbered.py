@@ -28,7 +28,9 @@ def _group(seed: int) -> Outcome:
     return simulate_dledger(seed, mend)
 
 
-@pytest.mark.parametrize("mode", ["one broker", "a pair", "a group"])
+@pytest.mark.parametrize(
+    "mode", ["one broker", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("a pair", "a group"))]
+)
 def test_messages_are_stored_once_however_often_they_are_sent(mode: str) -> None:
     with logs_silenced():
         outcome = _group(5) if mode == "a group" else _classic(5, 1 if mode == "one broker" else 2)
