@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -58,11 +60,9 @@ def find_by_time(broker: FakeBroker) -> None:
     broker.script(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, *[found] * 10)
 
 
-@pytest.mark.parametrize("answered", range(3))
-@pytest.mark.parametrize("new", [1, 2, 6])
-@pytest.mark.parametrize("lost", [1, 2, 5])
-async def test_what_replaces_lost_messages_is_read(autojump_clock: MockClock, lost: int, new: int, answered: int) -> None:
-    """At whichever request of the consumer that returns it is stored: before the first one, or after one was answered."""
+@asynccontextmanager
+async def reading_from_a_broker_that_died() -> AsyncGenerator[tuple[FakeCluster, FakeBroker, Consumer]]:
+    """A consumer that has read all five messages of the only broker, which has ended since."""
     async with open_cluster() as cluster:
         broker = await cluster.start_broker("b1")
         cluster.create("t", 1)
@@ -71,26 +71,35 @@ async def test_what_replaces_lost_messages_is_read(autojump_clock: MockClock, lo
             await fill_slowly(broker)
             assert await taken(consumer) == [0, 1, 2, 3, 4]
             cluster.kill(broker)
-            del broker.queues["t", 0][5 - lost :]
+            yield cluster, broker, consumer
 
-            def store_new() -> None:
-                for number in range(new):
-                    store(10 + number, broker)
 
-            def answer_and_store(request: RemotingCommand) -> RemotingCommand | None:
-                answer = broker.answer_pull(request)
-                store_new()
-                return answer
+@pytest.mark.parametrize("answered", range(3))
+@pytest.mark.parametrize("new", [1, 2, 6])
+@pytest.mark.parametrize("lost", [1, 2, 5])
+async def test_what_replaces_lost_messages_is_read(autojump_clock: MockClock, lost: int, new: int, answered: int) -> None:
+    """At whichever request of the consumer that returns it is stored: before the first one, or after one was answered."""
+    async with reading_from_a_broker_that_died() as (cluster, broker, consumer):
+        del broker.queues["t", 0][5 - lost :]
 
-            if answered:
-                broker.script(PULL, *[broker.answer_pull] * (answered - 1), answer_and_store)
-            else:
-                store_new()
-            cluster.network.refusing.clear()
-            await trio.sleep(10)
-            store(99, broker)
+        def store_new() -> None:
+            for number in range(new):
+                store(10 + number, broker)
 
-            assert set(await taken(consumer)) >= {*range(10, 10 + new), 99}
+        def answer_and_store(request: RemotingCommand) -> RemotingCommand | None:
+            answer = broker.answer_pull(request)
+            store_new()
+            return answer
+
+        if answered:
+            broker.script(PULL, *[broker.answer_pull] * (answered - 1), answer_and_store)
+        else:
+            store_new()
+        cluster.network.refusing.clear()
+        await trio.sleep(10)
+        store(99, broker)
+
+        assert set(await taken(consumer)) >= {*range(10, 10 + new), 99}
 
 
 async def test_a_slave_that_was_behind_and_becomes_master_hides_nothing(autojump_clock: MockClock) -> None:
@@ -116,22 +125,15 @@ async def test_a_slave_that_was_behind_and_becomes_master_hides_nothing(autojump
 @pytest.mark.parametrize("refused", range(3))
 async def test_a_comparison_that_is_refused_is_repeated(autojump_clock: MockClock, refused: int) -> None:
     """A busy broker does not count as one that still has the message."""
-    async with open_cluster() as cluster:
-        broker = await cluster.start_broker("b1")
-        cluster.create("t", 1)
-        find_by_time(broker)
-        async with consuming(cluster) as consumer:
-            await fill_slowly(broker)
-            assert await taken(consumer) == [0, 1, 2, 3, 4]
-            cluster.kill(broker)
-            del broker.queues["t", 0][3:]
-            for number in range(10, 14):
-                store(number, broker)
-            broker.script(PULL, *[broker.answer_pull] * refused)
-            broker.refuse(PULL, ResponseCode.SYSTEM_BUSY)
-            cluster.network.refusing.clear()
+    async with reading_from_a_broker_that_died() as (cluster, broker, consumer):
+        del broker.queues["t", 0][3:]
+        for number in range(10, 14):
+            store(number, broker)
+        broker.script(PULL, *[broker.answer_pull] * refused)
+        broker.refuse(PULL, ResponseCode.SYSTEM_BUSY)
+        cluster.network.refusing.clear()
 
-            assert set(await taken(consumer)) >= {10, 11, 12, 13}
+        assert set(await taken(consumer)) >= {10, 11, 12, 13}
 
 
 @pytest.mark.parametrize("offset", [1, 4, 8])

@@ -144,15 +144,20 @@ def test_a_replica_is_waited_for_before_the_controller_is_asked_to_take_it_in() 
     assert log.answers == [PutStatus.PUT_OK]
 
 
-def test_a_proposed_replica_is_waited_for_even_after_it_has_gone() -> None:
-    """The controller may have taken it in, and its answer may be lost."""
+def with_a_proposed_replica_that_has_gone() -> tuple[Log, InSyncAcknowledgements]:
+    """A master alone that has proposed a second replica, which is not connected any more; a put waits."""
     log = Log()
     acks = log.books(MASTER)
     acks.hold(B, 1000)
     assert acks.proposal(0.0) is not None
-
     acks.leave(B)
     log.put(acks)
+    return log, acks
+
+
+def test_a_proposed_replica_is_waited_for_even_after_it_has_gone() -> None:
+    """The controller may have taken it in, and its answer may be lost."""
+    log, acks = with_a_proposed_replica_that_has_gone()
     assert log.answers == []
 
     acks.confirm(frozenset({MASTER}), 6)
@@ -161,12 +166,7 @@ def test_a_proposed_replica_is_waited_for_even_after_it_has_gone() -> None:
 
 def test_a_proposed_replica_that_has_gone_is_ruled_out_by_the_confirmed_set_under_its_next_epoch() -> None:
     """Its proposal was refused or lost. Otherwise no put would be acknowledged until it is back."""
-    log = Log()
-    acks = log.books(MASTER)
-    acks.hold(B, 1000)
-    acks.proposal(0.0)
-    acks.leave(B)
-    log.put(acks)
+    log, acks = with_a_proposed_replica_that_has_gone()
 
     assert acks.proposal(0.0) == Proposal(frozenset({MASTER}), 5)
     assert log.answers == []
@@ -177,12 +177,7 @@ def test_a_proposed_replica_that_has_gone_is_ruled_out_by_the_confirmed_set_unde
 
 
 def test_a_proposed_replica_that_is_connected_again_is_not_ruled_out() -> None:
-    log = Log()
-    acks = log.books(MASTER)
-    acks.hold(B, 1000)
-    acks.proposal(0.0)
-    acks.leave(B)
-    log.put(acks)
+    _, acks = with_a_proposed_replica_that_has_gone()
 
     acks.hold(B, 900)
 

@@ -108,6 +108,19 @@ def test_a_node_that_ends_right_after_its_ledger_began_anew_starts_again_and_can
     scenario(story)
 
 
+async def start_a_node_that_has_missed_messages(group: Group, producer: Producer) -> tuple[Node, DLedgerReplication]:
+    """Let a node miss messages that expire everywhere, and start it again; returns before its ledger begins anew."""
+    await group.produce(producer, 20)
+    master = await group.master()
+    away = next(node for node in group.nodes if node is not master)
+    await miss_messages(group, producer, away)
+    await expire_all_but_the_newest_files(group, away)
+    await group.nursery.start(away.process.run)
+    assert away.broker is not None
+    assert isinstance(away.broker.replication, DLedgerReplication)
+    return away, away.broker.replication
+
+
 @pytest.mark.parametrize("queues_fail", [False, True])
 @pytest.mark.parametrize("how", [End.KILL, End.POWER], ids=lambda end: end.name.lower())
 def test_a_node_that_ends_while_it_begins_anew_keeps_nothing_of_the_old_queues(how: End, *, queues_fail: bool) -> None:
@@ -115,14 +128,7 @@ def test_a_node_that_ends_while_it_begins_anew_keeps_nothing_of_the_old_queues(h
 
     async def story(group: Group) -> None:
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
-            await group.produce(producer, 20)
-            master = await group.master()
-            away = next(node for node in group.nodes if node is not master)
-            await miss_messages(group, producer, away)
-            await expire_all_but_the_newest_files(group, away)
-            await group.nursery.start(away.process.run)
-            assert away.broker is not None
-            assert isinstance(away.broker.replication, DLedgerReplication)
+            away, replication = await start_a_node_that_has_missed_messages(group, producer)
             reached = trio.Event()
 
             def stop() -> None:
@@ -133,7 +139,7 @@ def test_a_node_that_ends_while_it_begins_anew_keeps_nothing_of_the_old_queues(h
                     away.process.crash(how)
                     reached.set()
 
-            away.broker.replication.node.replica.on_cleared.insert(0, stop)
+            replication.node.replica.on_cleared.insert(0, stop)
             with trio.fail_after(30):
                 await reached.wait()
             if queues_fail:
@@ -166,14 +172,7 @@ def test_a_node_that_ends_before_its_old_log_is_removed_has_the_tables_of_that_l
 
     async def story(group: Group) -> None:
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
-            await group.produce(producer, 20)
-            master = await group.master()
-            away = next(node for node in group.nodes if node is not master)
-            await miss_messages(group, producer, away)
-            await expire_all_but_the_newest_files(group, away)
-            await group.nursery.start(away.process.run)
-            assert away.broker is not None
-            assert isinstance(away.broker.replication, DLedgerReplication)
+            away, replication = await start_a_node_that_has_missed_messages(group, producer)
             reached = trio.Event()
 
             async def stop() -> None:
@@ -181,7 +180,7 @@ def test_a_node_that_ends_before_its_old_log_is_removed_has_the_tables_of_that_l
                 reached.set()
                 await trio.sleep_forever()
 
-            away.broker.replication.node.replica.before_clearing.append(stop)
+            replication.node.replica.before_clearing.append(stop)
             with trio.fail_after(30):
                 await reached.wait()
             await away.process.end(how)
@@ -191,6 +190,7 @@ def test_a_node_that_ends_before_its_old_log_is_removed_has_the_tables_of_that_l
 
             await group.nursery.start(away.process.run)
 
+            assert away.broker is not None
             assert away.broker.store.log.min_offset == 0
             assert "T" in away.broker.topics.topics
 
