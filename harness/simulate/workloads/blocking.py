@@ -87,8 +87,7 @@ class Blocking(Members):
             try:
                 wait.began = current_thread().now  # until now it handled a list that it had been given before
                 if self._style.take == "get_many":
-                    for message in consumer.get_many(self.scene.rng.randint(1, 8), 5.0):
-                        self._settle_in_thread(message, member)
+                    self._settle_each_in_thread(consumer.get_many(self.scene.rng.randint(1, 8), 5.0), member)
                 elif self._style.take == "block":
                     with consumer.take(self.scene.rng.randint(1, 8), 5.0) as messages:
                         self._settle_all_in_thread(messages, member)
@@ -101,6 +100,15 @@ class Blocking(Members):
             except (KeyboardInterrupt, LoopLeft):
                 message = None
                 continue
+
+    def _settle_each_in_thread(self, messages: Sequence[BlockingMessage], member: str) -> None:
+        """Handle and acknowledge each message; if the thread is interrupted, the others are dropped, and so given back."""
+        for at, message in enumerate(messages, 1):
+            try:
+                self._settle_in_thread(message, member)
+            except KeyboardInterrupt:
+                self._given_back(messages[at:], member, current_thread().now)
+                raise
 
     def _settle_all_in_thread(self, messages: Sequence[BlockingMessage], member: str) -> None:
         """Handle the messages of a block; if one fails, or the thread is interrupted, all of them are given back."""

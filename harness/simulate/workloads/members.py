@@ -204,7 +204,7 @@ class Members(Workload):
         """Commit; after a commit without error the master must have the offsets."""
         scene, epoch = self.scene, self.scene.epoch
         wanted = {
-            source: source.assigned.committable
+            source: (source.assigned.committable, source.assigned.epoch)
             for source in consumer.sources.values()
             if source.assigned.committed != source.assigned.committable and not self._is_shared(source, consumer)
         }
@@ -216,9 +216,10 @@ class Members(Workload):
         broker = scene.master.broker
         if broker is None or epoch != scene.epoch:
             return
-        for source, offset in wanted.items():
+        for source, (offset, moves) in wanted.items():
             stored = broker.offsets.of(self.group, source.queue.topic).get(source.queue.queue_id)
-            if consumer.sources.get(source.queue) is not source or self._is_shared(source, consumer):
+            moved = source.assigned.epoch != moves  # as where the queue ends earlier now, after a power cut
+            if moved or consumer.sources.get(source.queue) is not source or self._is_shared(source, consumer):
                 continue
             if stored is None or stored < offset:
                 self._found.append(f"{offset} of {source.queue} was committed without an error, and {stored} is there")
@@ -279,7 +280,7 @@ class Members(Workload):
             raise
 
     def _given_back(self, messages: Sequence[RecordView], member: str, now: float) -> None:
-        """Record that a block gives back all its messages; those of an ordered queue come again here."""
+        """Record that messages are given back unhandled; those of an ordered queue come again here."""
         for message in messages if not self._style.ordered else ():
             handling = self._begin(message, member, now)
             handling.settled_at = handling.ended = now
