@@ -15,8 +15,8 @@ import pytest
 
 REAL = "uses processes or sockets"
 AUDITED = frozenset({"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"})
-AGAIN_MAX = 5
-"""More failures than this have another cause than a busy machine, and are not repeated."""
+AGAIN_FILES_MAX = 5
+"""If more files than this have failures, there is another cause than a busy machine, and nothing is repeated."""
 
 
 class RealWorld:
@@ -24,14 +24,20 @@ class RealWorld:
 
     def __init__(self) -> None:
         self._running: pytest.Item | None = None
+        self._real_fixtures: set[tuple[str, str]] = set()
+        """Fixtures whose set-up used processes or sockets, by the node that defines them and their name."""
         self._failed: dict[str, bool] = {}
         """The tests that failed, by their ids, and whether each used processes or sockets."""
         self._flaky: list[str] = []
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, _arguments: tuple[object, ...]) -> None:
-        if event in AUDITED and self._running is not None and (REAL, True) not in self._running.user_properties:
-            self._running.user_properties.append((REAL, True))
+        if event in AUDITED and self._running is not None:
+            self._mark(self._running)
+
+    def _mark(self, item: pytest.Item) -> None:
+        if (REAL, True) not in item.user_properties:
+            item.user_properties.append((REAL, True))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -40,6 +46,27 @@ class RealWorld:
             return (yield)
         finally:
             self._running = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+        """Record that a fixture used sockets, since the other tests that share it share its failure."""
+        item = self._running
+        if item is None:
+            return (yield)
+        before, item.user_properties[:] = list(item.user_properties), []
+        try:
+            return (yield)
+        finally:
+            if (REAL, True) in item.user_properties:
+                self._real_fixtures.add((fixturedef.baseid, fixturedef.argname))
+            item.user_properties[:] = dict.fromkeys([*before, *item.user_properties])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if isinstance(item, pytest.Function) and any(
+            name in item.fixturenames and item.nodeid.startswith(base) for base, name in self._real_fixtures
+        ):
+            self._mark(item)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -52,7 +79,7 @@ class RealWorld:
         config, failed = session.config, self._failed
         if hasattr(config, "workerinput") or not config.getoption("again") or exitstatus != pytest.ExitCode.TESTS_FAILED:
             return
-        if len(failed) <= AGAIN_MAX and all(failed.values()):
+        if len({nodeid.split("::")[0] for nodeid in failed}) <= AGAIN_FILES_MAX and all(failed.values()):
             alone = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *failed]
             if subprocess.run(alone, cwd=config.rootpath, check=False).returncode == pytest.ExitCode.OK:
                 self._flaky = sorted(failed)

@@ -29,6 +29,17 @@ def test_it():
     assert again
 """
 
+SHARED_FIXTURE_FAILS_ONCE = (
+    FAILS_ONCE.replace("def test_it():", '@pytest.fixture(scope="module")\ndef server():').replace("import ", "import pytest, ")
+    + """
+def test_one(server):
+    pass
+
+def test_two(server):
+    pass
+"""
+)
+
 
 @pytest.fixture
 def runs(pytester: pytest.Pytester, pytestconfig: pytest.Config) -> pytest.Pytester:
@@ -45,6 +56,19 @@ def test_a_test_of_sockets_that_fails_once_passes_and_is_named(runs: pytest.Pyte
     assert done.ret == pytest.ExitCode.OK
     assert [line for line in done.outlines if line.startswith("FLAKY")] == [
         "FLAKY test_a_test_of_sockets_that_fails_once_passes_and_is_named.py::test_it"
+    ]
+
+
+def test_all_tests_that_share_a_fixture_of_sockets_are_repeated_with_it(runs: pytest.Pytester) -> None:
+    """Its set-up runs in the first of them, and its failure is that of all."""
+    runs.makepyfile(test_shared=SHARED_FIXTURE_FAILS_ONCE)
+
+    done = runs.runpytest_subprocess("--again")
+
+    assert done.ret == pytest.ExitCode.OK
+    assert [line for line in done.outlines if line.startswith("FLAKY")] == [
+        "FLAKY test_shared.py::test_one",
+        "FLAKY test_shared.py::test_two",
     ]
 
 
