@@ -6,6 +6,7 @@ The fuzzer, the replay of the corpus and the replay of a single finding all use 
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import time
 import tracemalloc
@@ -87,6 +88,7 @@ def judging() -> Generator[None]:
     logger, judge = logging.getLogger(ROOT_LOGGER), _Judge()
     logger.addHandler(judge)
     logger.propagate = False
+    importlib.import_module("structlog")  # the first event of a process loads it, which is not the decoder's time
     # Garbage of the process is not the decoder's: collecting it would count as the decoder's time.
     gc.freeze()
     tracemalloc.start()
