@@ -13,7 +13,7 @@ import pytest
 
 from . import peers
 from .conftest import mqadmin, obtain, start_java
-from .driver import Driver, DriverError, bodies, expected
+from .driver import CONSUME_SECONDS, Driver, DriverError, bodies, expected
 from .servers import NO_TLS, Cluster, Maker, running
 
 pytestmark = pytest.mark.interop
@@ -135,13 +135,16 @@ def test_a_go_client_with_credentials_does_what_its_rights_allow(secured: Secure
     go = Driver.start("Go client", [str(program), secured.cluster.namesrv], folder, environment)
     try:
         sent = go.send(topic="A", count=20)
-        with go.consuming("push", topic="A", group="a-go") as consumer:
-            consumer.wait(20)
-            received = consumer.stop()
+        wanted = {each.offset_msg_id for each in sent}
+        with go.consuming("push", topic="A", group="a-go") as consumer:  # others have sent to the topic, too
+            go.wait_until(
+                lambda: wanted <= {each.offset_msg_id for each in consumer.received()},
+                CONSUME_SECONDS,
+                lambda: f"only {len(consumer.received())} messages came",
+            )
         with pytest.raises(DriverError, match="no permission"):
             go.send(topic="B", count=1)
     finally:
         go.close()
 
     assert {each.status for each in sent} == {"SEND_OK"}
-    assert {each.offset_msg_id for each in sent} <= {each.offset_msg_id for each in received}

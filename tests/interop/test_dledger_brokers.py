@@ -155,7 +155,7 @@ async def test_a_group_of_apaches_becomes_one_of_ours_node_by_node(tmp_path: Pat
 
         for member in members:
             await member.stop()
-            member.config["raftDialect"] = "native"
+            member.config |= {"raftDialect": "native", "haSecret": "s"}
         async with trio.open_nursery() as nursery:
             for member in members:
                 nursery.start_soon(member.start)

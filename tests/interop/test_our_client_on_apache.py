@@ -82,7 +82,8 @@ async def test_a_failed_message_comes_again_until_it_is_dead(apache: Cluster, to
         apache.namesrv, group, topic, ack="explicit", consume_from=ConsumeFrom.FIRST, reconsume_times_max=1
     ) as consumer:
         for times in range(2):
-            (message,) = await take(consumer, 1)
+            message = await consumer.get_one(120)
+            assert message is not None
             assert (message.reconsume_times, message.topic) == (times, topic)
             await message.retry(delay_level=1)
     async with open_consumer(apache.namesrv, f"{topic}_u", f"%DLQ%{group}", consume_from=ConsumeFrom.FIRST) as consumer:

@@ -33,6 +33,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
@@ -293,7 +294,8 @@ public final class PeerDriver {
             startLite(command);
             return;
         }
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.text("group", ""), signing());
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            command.text("group", ""), signing(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(command.text("instance", "consumer-" + command.call));
         consumer.setPollNameServerInterval(1_000);
