@@ -49,23 +49,26 @@ class Failover(Workload):
             async with open_producer(
                 scene.namesrv, "fp", world=world, send_timeout_seconds=SEND_SECONDS, idempotent=False
             ) as producer:
+                is_known = True
                 for _ in range(scene.rng.randint(1, SENDS_OF_ONE_PRODUCER_MAX)):
-                    await self._send(producer, spare)
+                    is_known = await self._send(producer, spare, is_known=is_known)
                     await trio.sleep(scene.life_seconds * scene.rng.random() * 0.05)
 
-    async def _send(self, producer: Producer, spare: Node) -> None:
+    async def _send(self, producer: Producer, spare: Node, *, is_known: bool) -> bool:
+        """Send once; returns whether the producer's route has the open path, if it `is_known` to have had it before."""
         send = TimedSend(self.scene.next_number(), trio.current_time(), SEND_SECONDS)
-        was_open = self._is_open(spare)
+        was_open = is_known and self._is_open(spare)
         try:
             await producer.send(Message(TOPIC, b"%d;" % send.number))
             send.stored = True
         except ClientError as error:
             send.error = f"{type(error).__name__}: {error}"
         send.ended = trio.current_time()
-        if was_open and self._is_open(spare):
-            self.scene.history.timed_sends.append(send)
-        else:
+        if not was_open or not self._is_open(spare):
             self._unjudged += 1
+            return False
+        self.scene.history.timed_sends.append(send)
+        return True
 
     def _is_open(self, spare: Node, *, everywhere: bool = False) -> bool:
         """Whether every name server that has the topic lists its broker without faults.
