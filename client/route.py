@@ -126,7 +126,7 @@ def parse_route(topic: str, body: Mapping[str, Any]) -> TopicRoute:
         order = str(body.get("orderTopicConf") or "")
     except AttributeError as error:
         raise TypeError(f"a list or a text stands where an object should: {error}") from error
-    count = max(sum(queue.read_queues for queue in queues), sum(queue.write_queues for queue in queues))
+    count = max(sum(max(queue.read_queues, 0) for queue in queues), sum(max(queue.write_queues, 0) for queue in queues))
     if max(count, sum(_ordered(item.partition(":")[2]) for item in order.split(";"))) > ROUTE_QUEUES_MAX:
         raise ValueError(f"a topic has up to {ROUTE_QUEUES_MAX} queues")
     return TopicRoute(topic, tuple(brokers), tuple(queues), order)
@@ -147,12 +147,14 @@ class RouteTable:
 
     def update(self, route: TopicRoute) -> bool:
         """Store a route; return whether it has changed. If several routes name a broker, the latest one is used."""
-        changed = self.routes.get(route.topic) != route
+        before = self.routes.get(route.topic)
         self.routes[route.topic] = route
+        names = {broker.name for broker in route.brokers}
         for broker in route.brokers:
             self._brokers[broker.name] = broker
-        self._forget_offline_brokers()
-        return changed
+        if before is not None and any(broker.name not in names for broker in before.brokers):
+            self._forget_offline_brokers()  # which looks at all routes
+        return before != route
 
     def forget(self, topic: str) -> None:
         """Drop the route of a topic that is gone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -161,10 +161,11 @@ class TopicAdmin(AdminCalls):
             if ":" not in name  # a broker given by its address may be registered under another one
         }
         for address in self._session.name_servers:
-            with trio.move_on_after(ADMIN_SECONDS) as waiting, suppress(Unreachable, NoAnswer):
-                while not wanted <= await self._queues_at(address, topic):  # noqa: ASYNC110 - a name server is asked
+            routed: set[QueueRoute] | None = None
+            with trio.move_on_after(ADMIN_SECONDS), suppress(Unreachable, NoAnswer):
+                while not wanted <= (routed := await self._queues_at(address, topic)):  # noqa: ASYNC110 - a server is asked
                     await trio.sleep(ROUTE_CHECK_SECONDS)
-            if waiting.cancelled_caught:
+            if routed is not None and not _are_routed(wanted, routed):
                 raise NotInRoutes(topic, str(address), ADMIN_SECONDS)
 
     async def _queues_at(self, name_server: Address, topic: str) -> set[QueueRoute]:
@@ -250,3 +251,12 @@ class TopicAdmin(AdminCalls):
         check_integer("timestamp_ms", timestamp_ms, 0, LONG_MAX)
         await self._learn_route(queue.topic)
         return await offset_at(self._session, queue, timestamp_ms)
+
+
+def _are_routed(wanted: Iterable[QueueRoute], routed: Iterable[QueueRoute]) -> bool:
+    """Whether routes have these queues; those of a broker that is drained have fewer permissions than the topic."""
+    at = {queue.broker_name: queue for queue in routed}
+    return all(
+        (queue := at.get(one.broker_name)) is not None and queue == attrs.evolve(one, perm=one.perm & queue.perm)
+        for one in wanted
+    )

@@ -138,6 +138,12 @@ _STRANGE: list[Any] = [
     {"brokerDatas": [{"brokerName": "a", "brokerAddrs": {"0": 5}}]},
     {"queueDatas": [{"brokerName": "a", "readQueueNums": 1 << 40, "writeQueueNums": 1, "perm": 6}]},
     {"queueDatas": [{"brokerName": "a", "readQueueNums": 1, "writeQueueNums": -(1 << 40), "perm": 6}] * 2 + [5]},
+    {
+        "queueDatas": [
+            {"brokerName": "a", "readQueueNums": (1 << 31) - 1, "writeQueueNums": 1, "perm": 6},
+            {"brokerName": "b", "readQueueNums": -(1 << 31), "writeQueueNums": 1, "perm": 6},
+        ]
+    },
     {"orderTopicConf": "a:99999;b:99999"},
 ]
 

@@ -90,3 +90,12 @@ async def test_a_queue_is_found_where_the_new_master_has_it(autojump_clock: Mock
         await cluster.master()
 
         assert await admin.queue_range(sent.queue) == (0, 1)
+
+
+async def test_a_topic_is_created_while_a_broker_is_drained(autojump_clock: MockClock) -> None:
+    """Its routes have fewer permissions than the topic until the broker takes sends again."""
+    async with (
+        open_virtual(settings={"brokerPermission": "4"}) as cluster,
+        open_admin(cluster.namesrv, world=cluster.world) as admin,
+    ):
+        assert {each.perm for each in (await admin.create_topic("t", queues=2)).values()} == {6}
