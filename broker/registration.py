@@ -19,11 +19,13 @@ from ..message.data_version import DataVersion
 from ..message.errors import JsonError
 from ..message.flags import PERM_READ_WRITE
 from ..message.json import loads
+from ..message.layout import CRC_MASK
 from ..remoting.channel import Channel, open_channel
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RemotingError
+from ..remoting.registration import CHANGED_TOPICS_ALONE, LEFT_OUT_TOPICS, REPLACED_ADDRESS
 from ..remoting.server import ServerConnection
 from ..world.clock import Clock
 from ..world.events import get_logger
@@ -55,11 +57,8 @@ ANNOUNCED_AGAIN_SECONDS = (1.0, 3.0, 7.0, 15.0, 31.0)
 deletes a topic at the brokers and then at the name servers, where the new topic loses its route with the old one."""
 DELETED_KEPT_MAX = 1000
 """How many deleted topics are remembered for that; then the oldest is forgotten."""
-_CRC_MASK = 0x7FFFFFFF
-REPLACED_ADDRESS = "replacedBrokerAddr"
-"""The field in answers of our name servers with the address that was registered under this broker's name and id before."""
-LEFT_OUT_TOPICS = "leftOutTopics"
-"""The field in answers of our name servers with the number of topics that they had no room for."""
+NOTICED_SECONDS = 1.0
+"""The shortest time between two registrations that peers ask for by NOTIFY_MIN_BROKER_ID_CHANGE, which needs no proof."""
 
 
 @attrs.define(eq=False)
@@ -122,6 +121,9 @@ class Registration:
     _again: dict[str, float] = attrs.field(factory=dict[str, float])
     """Topics that were created again after their deletion, and when; they are announced at the `ANNOUNCED_AGAIN_SECONDS`."""
     _created_again: trio.Event = attrs.field(factory=trio.Event)
+    _restricted: tuple[DataVersion, int, bytes] | None = None
+    """The body for all topics without a permission that the broker does not give, with its version and permission."""
+    _noticed: trio.Event = attrs.field(factory=trio.Event)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     def __attrs_post_init__(self) -> None:
@@ -198,8 +200,16 @@ class Registration:
             log.debug(
                 "min_broker_id_changed", broker_id=request.ext.get("minBrokerId"), address=request.ext.get("minBrokerAddr")
             )
-            self.register_again()
+            self._noticed.set()
         return request.response()
+
+    async def _follow_notices(self) -> None:
+        """Register again when a name server has sent notice of another lowest id, until cancelled."""
+        while True:
+            await self._noticed.wait()
+            self._noticed = trio.Event()
+            self.register_again()
+            await trio.sleep(NOTICED_SECONDS)
 
     def register_again(self) -> None:
         """Register in full with every name server now."""
@@ -219,6 +229,7 @@ class Registration:
                 for link in self._links:
                     nursery.start_soon(keep_running, f"registration with {link.address}", partial(self._keep, link))
                 nursery.start_soon(keep_running, "registration of topics created again", self._announce_again)
+                nursery.start_soon(keep_running, "registration after notices", self._follow_notices)
                 with trio.move_on_after(START_SECONDS):
                     for link in self._links:
                         await link.tried.wait()
@@ -313,8 +324,12 @@ class Registration:
             **wire_fields(
                 {
                     "haServerAddr": self.ha_address(),
-                    "bodyCrc32": zlib.crc32(body) & _CRC_MASK,
+                    "bodyCrc32": zlib.crc32(body) & CRC_MASK,
                     "compressed": False,
+                    # Who says that it is no acting master is taken for a broker of 5.x: topics of a slave with the lowest id
+                    # are listed, so that it can be read although a name server has restarted after its master died.
+                    "enableActingMaster": False,
+                    CHANGED_TOPICS_ALONE: None if names is None else True,
                 }
             ),
         }
@@ -325,7 +340,8 @@ class Registration:
             log.warning("registration_refused", address=str(channel.address), code=answer.code, remark=answer.remark)
             return False
         if (replaced := answer.ext.get(REPLACED_ADDRESS)) is not None:
-            # One of the two brokers has the other's name and id by mistake; clients are sent to the one that registered last.
+            # Either this broker has replaced the other, or one has the other's name and id by mistake; clients are sent to the
+            # one that registered last.
             log.warning(
                 "other_broker_has_our_name",
                 broker=self.config.now.broker_name,
@@ -344,12 +360,18 @@ class Registration:
         if allowed & PERM_READ_WRITE == PERM_READ_WRITE:
             return topics.wrapper(names, self._version)
         # If the broker may not be read or written, its topics are registered without that permission, so that clients avoid it.
+        kept = self._restricted
+        if names is None and kept is not None and kept[:2] == (self._version, allowed):
+            return kept[2]
         table = {
-            name: attrs.evolve(topics.topics[name], perm=topics.topics[name].perm & (allowed | ~PERM_READ_WRITE)).to_json()
+            name: {**topics.topics[name].to_json(), "perm": topics.topics[name].perm & (allowed | ~PERM_READ_WRITE)}
             for name in (topics.topics if names is None else names)
             if name in topics.topics
         }
-        return orjson.dumps({"dataVersion": self._version.to_json(), "topicConfigTable": table})
+        encoded = orjson.dumps({"dataVersion": self._version.to_json(), "topicConfigTable": table})
+        if names is None:
+            self._restricted = self._version, allowed, encoded
+        return encoded
 
     @property
     def _version(self) -> DataVersion:

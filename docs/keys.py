@@ -278,10 +278,16 @@ NAMESRV: Mapping[str, Text] = {
     "orderMessageEnable": Text("Routes carry the order configuration of their topic."),
     "returnOrderTopicConfigToBroker": Text("A broker that registers is given the order configuration."),
     "scanNotActiveBrokerInterval": Text("How often brokers that are silent are looked for.", MS),
-    "serverChannelMaxIdleTimeSeconds": Text("A broker that is silent for so long is dropped.", "s"),
+    "serverChannelMaxIdleTimeSeconds": Text(
+        "A connection that is silent for so long is closed; a broker is dropped after 120 s of silence in any case.",
+        "s",
+    ),
     "supportActingMaster": Text("Of a broker without a master, routes name the slave with the lowest id as one, for reading."),
     "notifyMinBrokerIdChanged": Text("Brokers are told when another one of their name gets the lowest id."),
-    "deleteTopicWithBrokerRegistration": Text("A registration removes the topics that it does not have."),
+    "deleteTopicWithBrokerRegistration": Text(
+        "A registration removes the topics that it does not have.",
+        ours="What our brokers register between periods removes none here; at a name server of RocketMQ it would.",
+    ),
     "enableAllTopicList": Text("Clients may ask for the names of all topics."),
     "enableTopicList": Text("Clients may ask for the topics of a cluster, and for those of RocketMQ's units."),
     "enableControllerInNamesrv": Text(

@@ -18,7 +18,7 @@ TOPIC_CHARACTERS_MAX = 512
 VALUE_CHARACTERS_MAX = 32 * 1024
 """The longest value of the KV configuration, which an answer carries in its header; a longer one is refused."""
 KV_CHARACTERS_MAX = 2 * 1024 * 1024
-"""The size of the whole KV configuration, of which one namespace is sent to every broker that registers."""
+"""The size of the KV configuration (`KvConfig.characters`), of which one namespace is sent to every broker that registers."""
 BROKERS_MAX = 4096
 """How many addresses may be registered at a time, because tools get all of them in one answer."""
 BROKERS_OF_CONNECTION_MAX = 8

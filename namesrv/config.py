@@ -1,6 +1,7 @@
 """One frozen configuration of a name server, read from RocketMQ's `namesrv.conf` (its NamesrvConfig and NettyServerConfig).
 
-Field names are RocketMQ's keys in snake case. Unknown keys are kept as text and returned unchanged.
+Field names are RocketMQ's keys in snake case. Unknown keys are named in one warning; they are shown to nobody, for the value of
+one may be the password of a controller that shares the file.
 """
 
 from __future__ import annotations
@@ -19,10 +20,6 @@ from ..world.events import get_logger
 from .errors import BadNamesrvConfig
 
 log = get_logger(__name__)
-
-
-def _no_others() -> dict[str, str]:
-    return {}
 
 
 @attrs.frozen(kw_only=True)
@@ -58,36 +55,34 @@ class NamesrvConfig:
     """Keys that no administrator may change through the network."""
     tls: TlsSettings = attrs.field(factory=TlsSettings)
     """The settings whose keys begin with `tls.`."""
-    others: Mapping[str, str] = attrs.field(factory=_no_others)
 
     def entries(self) -> dict[str, str]:
-        """All entries under RocketMQ's keys, the unknown ones too; passwords are left out."""
+        """All settings under RocketMQ's keys; passwords are left out."""
         known = {key: _text(getattr(self, field.name)) for key, field in _FIELDS.items()}
-        return {**known, **self.tls.shown(), **self.others}
+        return {**known, **self.tls.shown()}
 
     def to_properties(self) -> str:
         """Write what `read_namesrv_conf` reads."""
         return write_properties(self.entries())
 
     def with_entries(self, entries: Mapping[str, str]) -> NamesrvConfig:
-        """Return a copy of this configuration with some entries changed.
+        """Return a copy of this configuration with some entries changed; unknown ones are passed over.
 
         Raises:
             BadNamesrvConfig: a value is not allowed.
         """
         values = {field.name: _value(key, field, entries[key]) for key, field in _FIELDS.items() if key in entries}
-        unknown = {key: value for key, value in entries.items() if key not in _FIELDS and key not in TLS_KEYS}
         try:
             tls = self.tls.updated(entries)
         except BadTlsSetting as error:
             raise BadNamesrvConfig(error.key, error.value, error.allowed) from error
-        return attrs.evolve(self, **values, tls=tls, others={**self.others, **unknown})
+        return attrs.evolve(self, **values, tls=tls)
 
 
 def read_namesrv_conf(
     text: str, base: NamesrvConfig | None = None, *, keys_of_controller: Collection[str] = ()
 ) -> NamesrvConfig:
-    """Read properties text, on top of `base`; unknown keys are kept and named in one warning.
+    """Read properties text, on top of `base`; unknown keys are named in one warning.
 
     Args:
         keys_of_controller: these are left out if the file switches a controller on, which reads them.
@@ -105,17 +100,16 @@ def read_namesrv_conf(
         if key not in _FIELDS and key not in TLS_KEYS and (meant := meant_by(key, (*_FIELDS, *TLS_KEYS))) is not None:
             said = f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored"
             raise BadNamesrvConfig(key, entries[key], said)
-    config = (base or NamesrvConfig()).with_entries(entries)
-    if config.others:
-        log.warning("unknown_config_keys_ignored", keys=sorted(config.others))
-    return config
+    if unknown := sorted(entries.keys() - _FIELDS.keys() - TLS_KEYS.keys()):
+        log.warning("unknown_config_keys_ignored", keys=unknown)
+    return (base or NamesrvConfig()).with_entries(entries)
 
 
 def _key(field: attrs.Attribute[Any]) -> str:
     return re.sub(r"_(\w)", lambda match: match[1].upper(), field.name)
 
 
-_FIELDS = {_key(field): field for field in attrs.fields(NamesrvConfig) if field.name not in ("tls", "others")}
+_FIELDS = {_key(field): field for field in attrs.fields(NamesrvConfig) if field.name != "tls"}
 KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
 """RocketMQ's keys and our field names."""
 

@@ -23,13 +23,14 @@ from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.java_properties import PROPERTIES_BYTES_MAX, write_properties
+from ..remoting.registration import CHANGED_TOPICS_ALONE, LEFT_OUT_TOPICS, REPLACED_ADDRESS
 from ..remoting.server import ServerConnection
 from ..world.events import get_logger
 from ..world.real import World
 from .bounds import KV_CHARACTERS_MAX, TOPIC_CHARACTERS_MAX, VALUE_CHARACTERS_MAX, checked_address
 from .config import CHANGEABLE, KEYS, NamesrvConfig
 from .errors import BadNamesrvConfig
-from .kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from .kv_config import ENTRY_CHARACTERS, ORDER_TOPIC_CONFIG, KvConfig
 from .registration import TopicConfig, read_registration
 from .routes import BROKER_TIMEOUT_SECONDS, UNIT, UNIT_SUB, Broker, MinIdChange, RouteTable
 
@@ -37,10 +38,6 @@ T = TypeVar("T")
 
 log = get_logger(__name__)
 
-REPLACED_ADDRESS = "replacedBrokerAddr"
-"""A field of ours in the answer to a registration: the address that had the same name and id until then."""
-LEFT_OUT_TOPICS = "leftOutTopics"
-"""A field of ours in the answer to a registration: how many of its topics are beyond a bound, and not registered."""
 STRICT_JSON_VERSION = 401
 """V4_9_4: clients from this version on read only strict JSON."""
 
@@ -61,6 +58,8 @@ class Handlers:
     """Called for each change if `notify_min_broker_id_changed` is set."""
     changes: Mapping[str, str] = attrs.field(factory=dict[str, str])
     """The settings that administrators changed, which is the content of `file`; it is read at the start."""
+    left: trio.Event = attrs.field(factory=trio.Event)
+    """Set when brokers may have left whose topics are to be unlisted."""
     # Two administrators may change the same file concurrently; the second write has both changes.
     _saving: trio.Lock = attrs.field(factory=trio.Lock)
 
@@ -122,7 +121,8 @@ class Handlers:
             topics,
             connection,
             self.world.clock.monotonic(),
-            forget_missing_topics=self.config.delete_topic_with_broker_registration,
+            forget_missing_topics=self.config.delete_topic_with_broker_registration
+            and not request.boolean(CHANGED_TOPICS_ALONE),
         )
         if is_new:
             log.info("broker_registered", broker=broker.name, broker_id=broker.broker_id, address=broker.address)
@@ -137,7 +137,7 @@ class Handlers:
             )
         if registered.left_out:
             log.warning("topics_left_out", broker=broker.name, address=broker.address, topics=registered.left_out)
-        self._notify_min_id_changes()
+        self._brokers_changed()
         order = self.kv_config.namespace(ORDER_TOPIC_CONFIG) if self.config.return_order_topic_config_to_broker else None
         return request.response(
             ext={
@@ -153,7 +153,7 @@ class Handlers:
         name, address = request.text("brokerName"), request.text("brokerAddr")
         self.routes.unregister(request.text("clusterName"), name, address)
         log.info("broker_unregistered", broker=name, address=address)
-        self._notify_min_id_changes()
+        self._brokers_changed()
         return request.response()
 
     def query_data_version(self, request: RemotingCommand) -> RemotingCommand:
@@ -176,17 +176,18 @@ class Handlers:
         """Remove the brokers that registered over a connection that ended."""
         for broker in self.routes.connection_closed(connection):
             log.warning("broker_lost", broker=broker.name, address=broker.address, reason="its connection ended")
-        self._notify_min_id_changes()
+        self._brokers_changed()
 
     def expire_brokers(self) -> list[ServerConnection]:
-        """Remove silent brokers; returns their connections, which the caller closes."""
+        """Remove silent brokers, not too many at once; returns their connections, which the caller closes."""
         expired = self.routes.expire(self.world.clock.monotonic())
         for broker, _ in expired:
             log.warning("broker_lost", broker=broker.name, address=broker.address, reason="it did not register in time")
-        self._notify_min_id_changes()
+        self._brokers_changed()
         return [connection for _, connection in expired]
 
-    def _notify_min_id_changes(self) -> None:
+    def _brokers_changed(self) -> None:
+        self.left.set()
         changes, self.routes.min_id_changes = self.routes.min_id_changes, []
         if self.config.notify_min_broker_id_changed:
             for change in changes:
@@ -243,17 +244,17 @@ class Handlers:
 
     def get_unit_topics(self, request: RemotingCommand) -> RemotingCommand:
         return self._topic_list(
-            request, self.config.enable_topic_list, lambda: self.routes.topics(lambda flag: bool(flag & UNIT))
+            request, self.config.enable_topic_list, lambda: self.routes.flagged_topics(lambda flag: bool(flag & UNIT))
         )
 
     def get_unit_sub_topics(self, request: RemotingCommand) -> RemotingCommand:
         return self._topic_list(
-            request, self.config.enable_topic_list, lambda: self.routes.topics(lambda flag: bool(flag & UNIT_SUB))
+            request, self.config.enable_topic_list, lambda: self.routes.flagged_topics(lambda flag: bool(flag & UNIT_SUB))
         )
 
     def get_unit_sub_topics_without_unit(self, request: RemotingCommand) -> RemotingCommand:
         return self._topic_list(
-            request, self.config.enable_topic_list, lambda: self.routes.topics(lambda flag: flag & 3 == UNIT_SUB)
+            request, self.config.enable_topic_list, lambda: self.routes.flagged_topics(lambda flag: flag & 3 == UNIT_SUB)
         )
 
     def get_system_topics(self, request: RemotingCommand) -> RemotingCommand:
@@ -295,7 +296,10 @@ class Handlers:
         async with self._saving:
             changed = self.kv_config.with_value(namespace, key, value)
             if changed.characters > KV_CHARACTERS_MAX:
-                raise refuse(f"all namespaces together have at most {KV_CHARACTERS_MAX} characters")
+                raise refuse(
+                    f"all namespaces together have at most {KV_CHARACTERS_MAX} characters, "
+                    f"and each entry counts for {ENTRY_CHARACTERS} besides its own"
+                )
             await self.kv_file.save(self.world, changed.to_bytes())
             self.kv_config = changed  # only what is on disk is served, so that no value disappears at a restart
         return request.response()

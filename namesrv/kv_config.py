@@ -13,6 +13,9 @@ from ..message.json import dumps, loads
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 """The namespace of order configurations: topic, then `brokerA:4;brokerB:4`."""
 
+ENTRY_CHARACTERS = 128
+"""What an entry or a namespace counts for besides its texts: encoding many small ones takes as long as a few large ones."""
+
 
 @attrs.frozen(eq=False)
 class KvConfig:
@@ -20,10 +23,10 @@ class KvConfig:
 
     _table: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict[str, Mapping[str, str]])
     characters: int = attrs.field(init=False)
-    """How many characters all namespaces, keys and values have together."""
+    """How many characters all namespaces, keys and values have together, each entry with `ENTRY_CHARACTERS` besides."""
 
     def __attrs_post_init__(self) -> None:
-        count = sum(len(namespace) + _characters(entries) for namespace, entries in self._table.items())
+        count = sum(ENTRY_CHARACTERS + len(namespace) + _characters(entries) for namespace, entries in self._table.items())
         object.__setattr__(self, "characters", count)
 
     @classmethod
@@ -70,4 +73,4 @@ class KvConfig:
 
 
 def _characters(entries: Mapping[str, str]) -> int:
-    return sum(len(key) + len(value) for key, value in entries.items())
+    return sum(ENTRY_CHARACTERS + len(key) + len(value) for key, value in entries.items())

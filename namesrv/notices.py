@@ -19,6 +19,8 @@ log = get_logger(__name__)
 
 NOTICE_SECONDS = 3.0
 """How long sending one notice may take before it is given up and logged."""
+NOTICES_MAX = 64
+"""How many notices may be on their way; each has a task and a connection, and further ones are not sent."""
 
 
 @attrs.define(eq=False)
@@ -27,13 +29,25 @@ class Notices:
 
     network: Network
     nursery: trio.Nursery
+    _on_their_way: int = 0
 
     def send(self, change: MinIdChange) -> None:
-        """Notify the brokers that `change` concerns."""
-        for address in change.recipients:
+        """Notify the brokers that `change` concerns; any peer can register brokers, so only so many at a time."""
+        for at, address in enumerate(change.recipients):
+            if self._on_their_way >= NOTICES_MAX:
+                rest, reason = len(change.recipients) - at, f"{NOTICES_MAX} notices are on their way already"
+                log.warning("brokers_not_notified", broker=change.broker_name, brokers=rest, reason=reason)
+                return
+            self._on_their_way += 1
             self.nursery.start_soon(self._send, address, change)
 
     async def _send(self, text: str, change: MinIdChange) -> None:
+        try:
+            await self._deliver(text, change)
+        finally:
+            self._on_their_way -= 1
+
+    async def _deliver(self, text: str, change: MinIdChange) -> None:
         ext = {"minBrokerId": str(change.broker_id), "brokerName": change.broker_name, "minBrokerAddr": change.address}
         if change.offline_address:
             ext["offlineBrokerAddr"] = change.offline_address

@@ -19,13 +19,14 @@ import msgspec
 from ..message.data_version import DataVersion
 from ..message.errors import JsonError
 from ..message.json import OF_STRANGERS_BYTES_MAX, loads
+from ..message.layout import CRC_MASK
 from ..message.numbers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, int_of
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
 from .bounds import TOPIC_CHARACTERS_MAX
 
 TOPICS_MAX = 110_000
-"""How many topics one broker may register. The largest frame holds fewer as JSON, which takes some 125 bytes per topic."""
+"""How many topics one broker may register; the largest frame holds some more as JSON, which takes some 125 bytes per topic."""
 EXPANDED_BYTES_MAX = 16 * 1024 * 1024
 """The largest size of an expanded body, equal to that of a frame; a larger one is refused, as it could fill our memory."""
 OBJECTS_MAX = 2 * TOPICS_MAX
@@ -39,7 +40,6 @@ VERSION_BYTES_MAX = 4096
 K = TypeVar("K")
 
 _ZLIB_FIRST_BYTE = 0x78
-_CRC_MASK = 0x7FFFFFFF
 _INT = struct.Struct(">i")
 
 
@@ -100,8 +100,8 @@ def read_registration(body: bytes, crc32: int) -> RegisteredTopics:
     Raises:
         RequestRefused: the checksum does not match, or the body is not a registration. Nothing was registered.
     """
-    if crc32 and zlib.crc32(body) & _CRC_MASK != crc32:
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"crc32 not match: the body has {zlib.crc32(body) & _CRC_MASK}")
+    if crc32 and zlib.crc32(body) & CRC_MASK != crc32:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"crc32 not match: the body has {zlib.crc32(body) & CRC_MASK}")
     if not body:
         return RegisteredTopics(DataVersion(), {})
     try:

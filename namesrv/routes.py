@@ -1,13 +1,15 @@
 """The route table: live brokers, the topics they serve and the routes that clients get (RocketMQ RouteInfoManager). Pure.
 
 Invariant: a broker name is in `_brokers`, in its cluster and in the routes of its topics exactly as long as one of its
-addresses is registered. An address is registered until its connection ends or its timeout passes without a refresh.
+addresses is registered; what else is kept of its topics goes in several turns of the event loop (`unlist`). An address is
+registered until its connection ends or its timeout passes without a refresh.
 Connections are opaque here; times are seconds of a monotonic clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -27,8 +29,13 @@ BROKER_TIMEOUT_SECONDS = 120.0
 
 UNIT, UNIT_SUB = 1, 2
 
+EXPIRED_MAX = 64
+"""How many brokers expire in one turn of the event loop; thousands of one name would take a second."""
 SORTED_MAX = 20_000
 """Up to this number of topics a list is sorted; sorting more would take too long a turn of the event loop."""
+
+MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+"""Topics whose routes tell brokers of RocketMQ 5 the members of their name, so they name no acting masters."""
 
 ESCAPED_BYTES_MAX = 6
 """The most bytes that one character has in JSON."""
@@ -114,6 +121,11 @@ def _bytes_of(topic: str) -> int:
     return len(orjson.dumps(topic)) + 1
 
 
+def _sorted(names: Collection[str]) -> list[str]:
+    """A list of names, in order unless there are more than `SORTED_MAX`."""
+    return sorted(names) if len(names) <= SORTED_MAX else list(names)
+
+
 def _queue_data(broker_name: str, config: TopicConfig) -> dict[str, Any]:
     return {
         "brokerName": broker_name,
@@ -138,6 +150,8 @@ class RouteTable(Generic[Connection]):
     """By broker name, the topics of `_topics` that have an entry for it."""
     _entries: int = 0
     """How many topics all broker names have together."""
+    _leaving: dict[str, None] = attrs.field(factory=dict[str, None])
+    """Names without a broker whose topics are still listed; `unlist` removes them."""
 
     @property
     def broker_count(self) -> int:
@@ -195,6 +209,9 @@ class RouteTable(Generic[Connection]):
         self._refuse_stale(broker, registered.data_version, known.get(broker.broker_id))
 
         self._leave_other_name(broker)
+        if broker.name in self._leaving:
+            self._forget_topics(broker.name, lambda _: True)
+            del self._leaving[broker.name]
         if group is None:
             group = self._brokers[broker.name] = _BrokerGroup(broker.cluster, broker.name)
         known_before = group.addresses.get(broker.broker_id)
@@ -260,6 +277,9 @@ class RouteTable(Generic[Connection]):
             self.unregister(live.broker.cluster, live.broker.name, broker.address)
 
     def _enter_group(self, group: _BrokerGroup, broker: Broker) -> None:
+        replaced = group.addresses.get(broker.broker_id)
+        if replaced is not None and replaced != broker.address:
+            self._live.pop((group.cluster, replaced), None)
         if group.cluster != broker.cluster:
             # What the address registered in the other cluster would expire, and take the name away from this one.
             self._live.pop((group.cluster, broker.address), None)
@@ -272,9 +292,6 @@ class RouteTable(Generic[Connection]):
         for broker_id in [number for number, address in group.addresses.items() if address == broker.address]:
             if broker_id != broker.broker_id:
                 del group.addresses[broker_id]
-        replaced = group.addresses.get(broker.broker_id)
-        if replaced is not None and replaced != broker.address:
-            self._live.pop((broker.cluster, replaced), None)
         group.addresses[broker.broker_id] = broker.address
 
     def _take_topics(self, broker: Broker, registered: RegisteredTopics, *, read_only: bool, all_new: bool) -> int:
@@ -321,11 +338,12 @@ class RouteTable(Generic[Connection]):
         return Registered(master, live.broker.ha_address if live is not None else "")
 
     def unregister(self, cluster: str, broker_name: str, address: str) -> None:
-        """Remove an address; with the last address of a name, remove its queues and the topics without other queues."""
-        self._live.pop((cluster, address), None)
+        """Remove an address, if it is registered under this name; with the last address of a name its routes end."""
+        live = self._live.get((cluster, address))
         group = self._brokers.get(broker_name)
-        if group is None or address not in group.addresses.values():
+        if live is None or live.broker.name != broker_name or group is None:
             return
+        del self._live[cluster, address]
         lowest_before = min(group.addresses)
         group.addresses = {number: other for number, other in group.addresses.items() if other != address}
         if group.enable_acting_master and group.addresses and (lowest := min(group.addresses)) != lowest_before:
@@ -334,7 +352,8 @@ class RouteTable(Generic[Connection]):
         if not group.addresses:
             del self._brokers[broker_name]
             self._leave_cluster(group)
-            self._forget_topics(broker_name, lambda _: True)
+            if broker_name in self._topics_of:
+                self._leaving[broker_name] = None
         elif group.enable_acting_master and MASTER_ID not in group.addresses:
             self._change_permission(broker_name, lambda perm: perm & ~PERM_WRITE)
 
@@ -347,6 +366,18 @@ class RouteTable(Generic[Connection]):
     def _forget_topics(self, broker_name: str, gone: Callable[[str], bool]) -> None:
         for topic in [topic for topic in self._topics_of.get(broker_name, ()) if gone(topic)]:
             self._unlist_topic(broker_name, topic)
+
+    def unlist(self, topics_max: int) -> bool:
+        """Remove topics of names that have left, at most so many; returns whether there are more."""
+        for name in list(self._leaving):
+            part = list(islice(self._topics_of[name], topics_max))
+            for topic in part:
+                self._unlist_topic(name, topic)
+            topics_max -= len(part)
+            if name in self._topics_of:
+                return True
+            del self._leaving[name]
+        return False
 
     def refresh(self, cluster: str, address: str, now: float) -> None:
         """Extend the registration of an address; nothing happens if it is not registered."""
@@ -365,8 +396,11 @@ class RouteTable(Generic[Connection]):
         return live is not None and live.lacks_topics
 
     def expire(self, now: float) -> list[tuple[Broker, Connection]]:
-        """Remove brokers that were silent for longer than their timeout; returns them with their connections, to be closed."""
-        silent = [live for live in self._live.values() if live.refreshed + live.broker.timeout_seconds < now]
+        """Remove brokers that were silent for longer than their timeout, at most `EXPIRED_MAX`.
+
+        Returns: them with their connections, to be closed.
+        """
+        silent = [live for live in self._live.values() if live.refreshed + live.broker.timeout_seconds < now][:EXPIRED_MAX]
         for live in silent:
             self.unregister(live.broker.cluster, live.broker.name, live.broker.address)
         return [(live.broker, live.connection) for live in silent]
@@ -382,22 +416,23 @@ class RouteTable(Generic[Connection]):
 
     def route(self, topic: str, *, acting_masters: bool = False) -> dict[str, Any] | None:
         """The route of a topic as TopicRouteData, or None if no broker serves it."""
-        queues = self._topics.get(topic)
-        if not queues:
+        queues = self._topics.get(topic, {})
+        names = sorted(name for name in queues if name in self._brokers)
+        if not names:
             return None
-        groups = [self._brokers[name] for name in sorted(queues)]
+        acting = acting_masters and not topic.startswith(MEMBER_TOPIC_PREFIX)
         return {
-            "brokerDatas": [group.to_json(self._seen_addresses(group, acting=acting_masters)) for group in groups],
+            "brokerDatas": [self._seen(self._brokers[name], queues[name], acting=acting) for name in names],
             "filterServerTable": {},
-            "queueDatas": [_queue_data(name, queues[name]) for name in sorted(queues)],
+            "queueDatas": [_queue_data(name, queues[name]) for name in names],
         }
 
-    def _seen_addresses(self, group: _BrokerGroup, *, acting: bool) -> dict[int, str]:
+    def _seen(self, group: _BrokerGroup, config: TopicConfig, *, acting: bool) -> dict[str, Any]:
         addresses = dict(group.addresses)
-        if acting and group.enable_acting_master and MASTER_ID not in addresses:
-            # Clients read only from brokers with an id 0; its topics have no write permission meanwhile.
+        if acting and group.enable_acting_master and MASTER_ID not in addresses and not config.perm & PERM_WRITE:
+            # Clients read only from brokers with an id 0, and none of them can send to a queue without write permission.
             addresses[MASTER_ID] = addresses.pop(min(addresses))
-        return addresses
+        return group.to_json(addresses)
 
     def cluster_info(self) -> dict[str, Any]:
         """All brokers and clusters, as ClusterInfo."""
@@ -412,18 +447,23 @@ class RouteTable(Generic[Connection]):
         known = group is not None and group.cluster == cluster
         return {"brokerAddrs": dict(group.addresses) if group and known else {}, "brokerName": broker_name, "cluster": cluster}
 
-    def topics(self, wanted: Callable[[int], bool] = lambda _: True) -> list[str]:
-        """Names of all topics of which some broker has a sysflag that `wanted` accepts."""
-        return sorted(t for t, queues in self._topics.items() if any(wanted(q.topic_sys_flag) for q in queues.values()))
+    def flagged_topics(self, wanted: Callable[[int], bool]) -> list[str]:
+        """Names of all topics of which some broker has a sysflag other than 0 that `wanted` accepts."""
+        found: list[str] = []
+        for topic, queues in self._topics.items():
+            for config in queues.values():
+                if config.topic_sys_flag and wanted(config.topic_sys_flag):
+                    found.append(topic)
+                    break
+        return _sorted(found)
 
     def all_topics(self) -> list[str]:
-        """Names of all topics, sorted unless there are more than `SORTED_MAX`."""
-        return sorted(self._topics) if len(self._topics) <= SORTED_MAX else list(self._topics)
+        """Names of all topics."""
+        return _sorted(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Names of all topics that a broker of the cluster serves."""
-        names = self._clusters.get(cluster, set())
-        return sorted({topic for name in names for topic in self._topics_of.get(name, ())})
+        return _sorted(set[str]().union(*(self._topics_of.get(name, ()) for name in self._clusters.get(cluster, ()))))
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """The topics named after clusters and brokers, and the address of some broker, which knows the rest."""
@@ -451,8 +491,8 @@ class RouteTable(Generic[Connection]):
         A broker on which the topic was created again meanwhile registers all of its topics again.
         """
         for name in list(self._topics.get(topic, {})):
-            group = self._brokers[name]
-            if cluster is None or group.cluster == cluster:
+            group = self._brokers.get(name)
+            if group is not None and (cluster is None or group.cluster == cluster):
                 self._unlist_topic(name, topic)
                 for address in group.addresses.values():
                     if live := self._live.get((group.cluster, address)):

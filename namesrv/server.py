@@ -30,6 +30,8 @@ from .routes import RouteTable
 
 log = get_logger(__name__)
 
+TOPICS_PER_TURN = 10_000
+"""How many topics of brokers that have left are removed in one turn of the event loop, which takes some 15 ms."""
 _ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -101,6 +103,7 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
         handlers.on_min_id_change.append(Notices(network, nursery).send)
         await nursery.start(server.serve, listeners)
         nursery.start_soon(keep_running, "expiry of brokers", partial(_expire, handlers, server))
+        nursery.start_soon(keep_running, "removal of topics", partial(_unlist, handlers))
         yield Namesrv(address, dispatcher, handlers)
         nursery.cancel_scope.cancel()
 
@@ -108,8 +111,19 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
 async def _expire(handlers: Handlers, server: RemotingServer) -> None:
     while True:
         await trio.sleep(handlers.config.scan_not_active_broker_interval / 1000)
-        for connection in handlers.expire_brokers():
-            server.close_connection(connection)
+        while expired := handlers.expire_brokers():
+            for connection in expired:
+                server.close_connection(connection)
+            await handlers.world.processor.next_turn()
+
+
+async def _unlist(handlers: Handlers) -> None:
+    """Remove the topics of brokers that have left, in several turns of the event loop, until cancelled."""
+    while True:
+        await handlers.left.wait()
+        handlers.left = trio.Event()
+        while handlers.routes.unlist(TOPICS_PER_TURN):
+            await handlers.world.processor.next_turn()
 
 
 def _load_changes(config: NamesrvConfig, world: World) -> dict[str, str]:

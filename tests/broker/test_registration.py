@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from ledgermq.broker import registration
@@ -125,6 +126,7 @@ async def test_a_broker_that_serves_is_registered(tmp_path: Path) -> None:
                     "brokerId": "0",
                     "bodyCrc32": str(zlib.crc32(request.body) & 0x7FFFFFFF),
                     "compressed": "false",
+                    "enableActingMaster": "false",
                 }
                 assert topics_of(request) == desk.broker.topics.topics.keys()
 
@@ -290,6 +292,12 @@ async def test_a_broker_that_may_not_be_written_says_so_in_its_topics(tmp_path: 
         wrapper = loads(register.requests[0].body)["topicConfigSerializeWrapper"]
 
         assert {topic["perm"] for topic in wrapper["topicConfigTable"].values()} == {4, 5}
+        desk.broker.topics.put(TopicConfig("T1"))
+        _, change = await register.requests_received(2)
+        desk.broker.registration.register_again()
+        *_, again = await register.requests_received(3)
+        assert topics_of(change) == {"T1"}
+        assert topics_of(again) == desk.broker.topics.topics.keys()
         assert desk.broker.topics.topics["BenchmarkTest"].perm == 6
 
 
@@ -321,6 +329,25 @@ async def test_slave_that_hears_of_another_lowest_id_asks_who_is_master(tmp_path
 
         assert answered.code == ResponseCode.SUCCESS
         assert found == ["10.9.9.9:10911"]
+
+
+async def test_notices_of_strangers_cost_one_registration_a_second(tmp_path: Path) -> None:
+    """Anybody may send them, and a slave answers each with all of its topics."""
+    async with (
+        open_register(answer_ext={"masterAddr": "10.0.0.1:10911"}) as register,
+        open_desk(tmp_path, namesrv_addr=register.address, broker_role="SLAVE", broker_id=2) as desk,
+    ):
+        notice = {"brokerName": desk.broker.config.broker_name}
+        before = len(register.requests)
+        desk.peer().ask(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, notice)
+        await register.requests_received(before + 1)
+
+        for _ in range(20):
+            desk.peer().ask(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, notice)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+
+        assert len(register.requests) == before + 1
+        await register.requests_received(before + 2)
 
 
 async def test_a_refused_registration_is_no_registration(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_registration_adds_and_changes_topics_but_removes_none() -> None:
     table = table_of(MASTER, T=RW)
 
     table.register(MASTER, RegisteredTopics(V2, {"New": RW}), "m", 1.0)
-    assert set(table.topics()) == {"T", "New", "TBW102"}
+    assert set(table.all_topics()) == {"T", "New", "TBW102"}
 
     table.register(MASTER, topics(DataVersion(3, 3000), T=attrs.evolve(RW, write_queue_nums=8)), "m", 2.0)
     assert queues(table, "T") == {"b1": (8, 6)}
@@ -128,7 +128,7 @@ def test_one_topic_of_a_broker_that_never_registered_in_full_is_refused() -> Non
         table.register(MASTER, RegisteredTopics(V1, {"T": RW}), "m", 0.0)
 
     assert table.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
-    assert table.topics() == []
+    assert table.all_topics() == []
 
 
 def test_a_changed_address_replaces_the_old_one() -> None:
@@ -198,7 +198,9 @@ def test_with_the_last_address_of_a_name_go_its_queues_and_empty_topics() -> Non
     assert queues(table, "T") == {"b2": (4, 6)}
     table.unregister("c2", "b2", OTHER.address)
 
-    assert table.topics() == []
+    assert table.route("T") is None
+    assert not table.unlist(100)
+    assert table.all_topics() == []
     assert table.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
@@ -280,8 +282,8 @@ def test_topic_lists_are_by_cluster_and_by_flag() -> None:
     )
     table.register(OTHER, topics(Only=RW), "o", 0.0)
 
-    assert table.topics() == ["Both", "Only", "Sub", "TBW102", "Unit"]
-    assert table.topics(lambda flag: bool(flag & 1)) == ["Both", "Unit"]
+    assert table.all_topics() == ["Both", "Only", "Sub", "TBW102", "Unit"]
+    assert table.flagged_topics(lambda flag: bool(flag & 1)) == ["Both", "Unit"]
     assert table.topics_of_cluster("c2") == ["Only", "TBW102"]
     assert table.topics_of_cluster("nowhere") == []
 
@@ -360,6 +362,83 @@ def test_brokers_without_acting_master_are_notified_of_no_change() -> None:
     assert table.min_id_changes == []
 
 
+def test_topics_of_a_broker_that_left_go_in_slices_and_have_no_routes_meanwhile() -> None:
+    """A hundred thousand topics in one turn of the event loop would take as long as all other requests may wait."""
+    table = table_of(MASTER, **{f"T{n}": RW for n in range(9)})
+
+    table.unregister("c1", "b1", MASTER.address)
+
+    assert table.route("T0") is None
+    assert table.topics_of_cluster("c1") == []
+    table.delete_topic("T0")
+    assert table.unlist(4)
+    assert len(table.all_topics()) == 6
+    assert not table.unlist(6)
+    assert table.all_topics() == []
+
+
+def test_a_broker_that_comes_back_has_only_what_it_registers_then() -> None:
+    """Its topics of before may still be listed, and must not be taken for those of now."""
+    table = table_of(MASTER, Old=RW)
+    table.unregister("c1", "b1", MASTER.address)
+
+    table.register(MASTER, topics(V2, New=RW), "m", 1.0)
+
+    assert not table.unlist(100)
+    assert table.all_topics() == ["New", "TBW102"]
+
+
+def test_brokers_expire_in_slices() -> None:
+    """Thousands of one name that fall silent together would stop the event loop for a second."""
+    table = RouteTable[str]()
+    for number in range(100):
+        table.register(Broker("c", "b", number, f"10.0.0.{number}:1"), topics(T=RW), f"{number}", 0.0)
+
+    expired = len(table.expire(1000.0)), len(table.expire(1000.0)), len(table.expire(1000.0))
+
+    assert expired == (module.EXPIRED_MAX, 100 - module.EXPIRED_MAX, 0)
+
+
+def test_an_address_leaves_only_the_name_under_which_it_is_registered() -> None:
+    """A renamed broker's old process may say its farewell late; the name must not stay without an address that can expire."""
+    table = table_of(MASTER)
+
+    table.unregister("c1", "b2", MASTER.address)
+    table.unregister("c2", "b1", MASTER.address)
+
+    assert table.broker_count == 1
+    assert [broker for broker, _ in table.expire(1000.0)] == [MASTER]
+    assert table.route("T") is None
+
+
+def test_a_master_replaced_from_another_cluster_does_not_stay_alive() -> None:
+    """Its entry would expire later, and close a connection that serves."""
+    table = table_of(MASTER)
+
+    table.register(attrs.evolve(OTHER, name="b1"), topics(), "o", 1.0)
+
+    assert table.broker_count == 1
+
+
+def test_acting_masters_stand_in_routes_of_queues_that_none_may_write_alone() -> None:
+    """Brokers of RocketMQ 5 read the members of their name from a route, and producers must not be sent to a slave."""
+    acting = attrs.evolve(SLAVE, enable_acting_master=True)
+    member_topic = f"{module.MEMBER_TOPIC_PREFIX}b1"
+    table = table_of(attrs.evolve(MASTER, enable_acting_master=True), acting, **{"T": RW, member_topic: RW})
+    table.unregister("c1", "b1", MASTER.address)
+
+    def addresses(topic: str) -> dict[int, str]:
+        route = table.route(topic, acting_masters=True)
+        assert route is not None
+        addresses: dict[int, str] = route["brokerDatas"][0]["brokerAddrs"]
+        return addresses
+
+    assert addresses("T") == {0: SLAVE.address}
+    assert addresses(member_topic) == {1: SLAVE.address}
+    table.add_write_permission("b1")
+    assert addresses("T") == {1: SLAVE.address}
+
+
 def test_two_hundred_brokers_that_leave_leave_nothing_behind() -> None:
     """Topics that others still serve stay until the last of them has left."""
     table = RouteTable[str]()
@@ -369,10 +448,13 @@ def test_two_hundred_brokers_that_leave_leave_nothing_behind() -> None:
     for broker in brokers[1:]:
         table.connection_closed(broker.address)
 
-    assert len(table.topics()) == 51
+    while table.unlist(1000):
+        pass
+    assert len(table.all_topics()) == 51
     assert table.route("T0") is not None
     table.connection_closed(brokers[0].address)
-    assert table.topics() == []
+    assert not table.unlist(1000)
+    assert table.all_topics() == []
     assert table.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 

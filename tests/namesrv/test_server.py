@@ -16,14 +16,17 @@ import trio.testing
 
 from ledgermq.message.errors import JsonError
 from ledgermq.message.json import dumps, loads
+from ledgermq.namesrv import notices
 from ledgermq.namesrv.bounds import KV_CHARACTERS_MAX
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.errors import BadNamesrvConfig
+from ledgermq.namesrv.routes import MinIdChange
 from ledgermq.namesrv.server import Namesrv, open_namesrv
 from ledgermq.remoting.channel import Channel, connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command
 from ledgermq.remoting.frame import FrameReader
+from ledgermq.remoting.registration import CHANGED_TOPICS_ALONE
 from ledgermq.testing.logs import capture_logs
 from ledgermq.world.clock import Clock
 from ledgermq.world.network import Network
@@ -506,3 +509,44 @@ async def test_brokers_hear_on_their_own_port_that_the_lowest_id_changed(notifie
                 "haBrokerAddr": "10.0.0.1:10912",
             }
         assert ("broker_not_notified" in [entry["event"] for entry in logs]) == notifies
+
+
+async def test_notices_that_cannot_be_delivered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a task and a connection for seconds, and any peer may register brokers at addresses where nobody answers."""
+    monkeypatch.setattr(notices, "NOTICES_MAX", 3)
+    world = real_world()
+    (listener,) = await world.network.open_listeners("127.0.0.1", 0)
+    silent = world.network.listener_port(listener)
+    async with listener, trio.open_nursery() as nursery:
+        sent = notices.Notices(world.network, nursery)
+        with capture_logs() as logs:
+            for number in range(2):
+                sent.send(MinIdChange("b", number, "h:1", tuple(f"127.0.0.1:{silent}" for _ in range(2))))
+        assert logs == [
+            {
+                "event": "brokers_not_notified",
+                "log_level": "warning",
+                "broker": "b",
+                "brokers": 1,
+                "reason": "3 notices are on their way already",
+            }
+        ]
+        for _ in range(3):
+            await (await listener.accept()).aclose()
+
+
+async def test_changed_topics_alone_do_not_delete_the_others(world: World) -> None:
+    """Our brokers register what changes as soon as it does, and `deleteTopicWithBrokerRegistration` is for whole tables."""
+    async with connected_namesrv(world, delete_topic_with_broker_registration=True) as (namesrv, channel):
+        await register(channel)
+        before = set(namesrv.routes.all_topics())
+        table = {"New": {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6}}
+        body = json.dumps({"topicConfigSerializeWrapper": {"dataVersion": VERSION, "topicConfigTable": table}}).encode()
+        fields = {"brokerName": "b1", "brokerId": 0, "brokerAddr": "10.0.0.1:10911", "clusterName": "c1", "compressed": "false"}
+
+        await ask(channel, RequestCode.REGISTER_BROKER, body, ext={**fields, CHANGED_TOPICS_ALONE: "true"})
+        with_new = set(namesrv.routes.all_topics())
+        await ask(channel, RequestCode.REGISTER_BROKER, body, ext=fields)
+
+        assert with_new == before | {"New"}
+        assert set(namesrv.routes.all_topics()) == {"New"}
