@@ -22,6 +22,7 @@ LOGIN = "/login"
 STATIC = "/static/"
 SESSION_SECONDS = 12 * 3600
 FORM_BYTES_MAX = 8192
+FORM_SECONDS = 10.0
 GUESSES_AT_ONCE = 8
 """How many wrong passwords are answered each second, whoever tries them."""
 WRONG_PASSWORD_SECONDS = 1.0
@@ -44,6 +45,8 @@ class Guard:
     app: ASGIApp
     login_needed: bool
     _working: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(REQUESTS_AT_ONCE))
+    _outside: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(REQUESTS_AT_ONCE))
+    """For requests of those who have not logged in, who must not hold up those who have."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,12 +61,13 @@ class Guard:
         if refusal := self._refusal(Request(scope)):
             await refusal(scope, receive, send_guarded)
             return
-        async with self._working:
+        is_inside = not self.login_needed or Request(scope).session.get("in")
+        async with self._working if is_inside else self._outside:
             await self.app(scope, receive, send_guarded)
 
     def _refusal(self, request: Request) -> ASGIApp | None:
         """The answer to a request that may not pass; None if it may."""
-        path = request.url.path
+        path: str = request.scope["path"]  # that of the routes: the one in the address depends on the header Host
         if not self.login_needed:
             # A page of a stranger may give its own name our address; only then does a browser send that name as the host.
             if not is_loopback_host(_host_of(request)):
@@ -92,14 +96,17 @@ async def read_form(request: Request) -> Mapping[str, str]:
     """Read a form that was sent from a page of this session.
 
     Raises:
-        HTTPException: it is too large, malformed, or lacks the session's token. Nothing was changed.
+        HTTPException: it is too large, late, malformed, or lacks the session's token. Nothing was changed.
     """
     body = bytearray()
-    async with aclosing(request.stream()) as chunks:
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > FORM_BYTES_MAX:
-                raise HTTPException(413, f"A form has at most {FORM_BYTES_MAX} bytes. Nothing was changed.")
+    with trio.move_on_after(FORM_SECONDS) as reading:
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > FORM_BYTES_MAX:
+                    raise HTTPException(413, f"A form has at most {FORM_BYTES_MAX} bytes. Nothing was changed.")
+    if reading.cancelled_caught:
+        raise HTTPException(408, f"The form did not arrive within {FORM_SECONDS:g} s. Nothing was changed.")
     try:
         form = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=16))
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
@@ -61,6 +62,25 @@ async def test_with_a_password_any_name_leads_to_the_login() -> None:
         answer = await visitor.get("/")
 
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+
+
+async def test_no_host_name_leads_past_the_login() -> None:
+    """Its value becomes a part of addresses, in which a path would look like that of a file that everybody may have."""
+    async with client(login_needed=True) as visitor:
+        for host in ("x/static/", "x/login?", "x/static/#"):
+            assert (await visitor.get("/", headers={"Host": host})).status_code == 303
+
+
+async def test_a_form_that_comes_too_slowly_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    """Whoever has not logged in could otherwise take all places at the form of the login."""
+
+    async def slowly() -> AsyncGenerator[bytes]:
+        for _ in range(100):
+            await trio.sleep(1)
+            yield b"a"
+
+    async with client() as visitor:
+        assert (await visitor.post("/form", content=slowly())).status_code == 408
 
 
 async def test_a_form_brings_back_the_token_of_its_session() -> None:
