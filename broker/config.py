@@ -17,7 +17,7 @@ from ..ha.classic.table_proofs import node_credentials
 from ..message.numbers import long_of
 from ..message.units import MASTER_ID
 from ..remoting.errors import BadProperties, BadTlsSetting
-from ..remoting.java_properties import meant_by, read_properties, write_properties
+from ..remoting.java_properties import SHOWN_NOT, meant_by, read_properties, write_properties
 from ..remoting.signature import Credentials
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..store.config import CONSUMED, DELAY_LEVELS, StoreConfig, parse_delay_levels
@@ -490,7 +490,9 @@ def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> B
             if key in NOT_THERE and value.strip().lower() == "true":
                 raise BadConfig(key, value, f"false: this broker has no {NOT_THERE[key]}")
             if (meant := meant_by(key, (*_FIELDS, *TLS_KEYS, *NOT_THERE, *ONLY))) is not None:
-                raise BadConfig(key, value, f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored")
+                raise BadConfig(
+                    key, SHOWN_NOT, f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored"
+                )
             others[key] = value
             unknown.append(key)
     if unknown:

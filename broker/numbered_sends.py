@@ -8,6 +8,9 @@ safe as the mode promises. So a wrong table may cause a second copy, but never a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import attrs
@@ -23,6 +26,7 @@ from ..remoting.command import RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
+from ..remoting.signature import ACCESS_KEY
 from ..store.config import SCHEDULE_TOPIC
 from ..store.dispatch import Derivable
 from ..store.errors import NotWritable
@@ -129,16 +133,16 @@ class NumberedSends:
         """
         producer_id = request.text("producer")
         try:
-            number = parse_send_number(f"{producer_id}.0.0.0")
+            number = number_of_sender(f"{producer_id}.0.0.0", request.ext)
         except ValueError as error:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"no producer was fenced: {error}") from error
-        before = self.table.producers.get(producer_id)
+        before = self.table.producers.get(number.producer_id)
         known = before is not None or any(key[0] == number.producer_id for key in self._appended)
         complete_since_ms = self.table.complete_since_ms
         # Greater than any epoch given before, also by a broker whose fences were lost or forgotten.
         epoch = max(before.epoch + 1 if before is not None else 1, self._last_epoch + 1, self.clock.wall_ms())
         try:
-            end = self.store.append_event(fence_of(producer_id, epoch, self.clock.wall_ms()))
+            end = self.store.append_event(fence_of(number.producer_id, epoch, self.clock.wall_ms()))
             self._last_epoch = epoch
             status = await self.store.event_status(end)
         except NotWritable as error:
@@ -234,6 +238,22 @@ class NumberedSends:
             elif SEND_NUMBER_MARK in properties:
                 self._apply(find_marked(properties, SEND_NUMBER_MARK), physical_offset, size, timestamp)
         return first_ms
+
+
+def number_of_sender(text: str, ext: Mapping[str, str]) -> SendNumber:
+    """The number in a request; that of a user is the user's own, because everybody who reads a message sees its number.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number = parse_send_number(text)
+    user = ext.get(ACCESS_KEY)
+    return number if user is None else number._replace(producer_id=_id_of_user(user, number.producer_id))
+
+
+@lru_cache(1024)
+def _id_of_user(user: str, producer_id: str) -> str:
+    return sha256(f"{user}\0{producer_id}".encode()).hexdigest()[:32]
 
 
 def queue_of(message: StoredMessage) -> int:

@@ -47,6 +47,8 @@ WOKEN_PER_TURN_MAX = 64
 thousands of broadcasting readers."""
 VISITED_PER_TURN_MAX = 2000
 """The most held pulls that are looked at in one turn of the event loop to find those to be answered."""
+SUSPEND_SECONDS_MAX = 120.0
+"""The longest time for which a pull is held, as a pull that waits is answered without another look at its sender's rights."""
 _JAVA_INT_MAX = 0x7FFFFFFF
 
 _NOTHING_THERE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
@@ -172,7 +174,7 @@ class PullService:
             self._answer(pull, result, code)
             return
         suspend_ms = request.integer("suspendTimeoutMillis") if config.long_polling_enable else config.short_polling_time_mills
-        deadline = common_deadline(self.clock.monotonic(), suspend_ms / 1000)
+        deadline = common_deadline(self.clock.monotonic(), min(suspend_ms / 1000, SUSPEND_SECONDS_MAX))
         held = HeldPull(pull.topic, pull.queue_id, pull.offset, pull.codes, deadline, connection, pull)
         if not self.holds.hold(held):
             raise RequestRefused(

@@ -42,7 +42,6 @@ from ..message.send_number import (
     REQUEST_FIELD,
     SendNumber,
     number_property,
-    parse_send_number,
     without_number,
 )
 from ..remoting.codes import RequestCode, ResponseCode
@@ -58,7 +57,7 @@ from ..world.randomness import Randomness
 from .divert import divert_delayed, redirect_retry
 from .groups import GroupTable
 from .live_config import LiveConfig
-from .numbered_sends import NumberedSends, repeated_fields
+from .numbered_sends import NumberedSends, number_of_sender, repeated_fields
 from .plain_sends import PlainSends, born_host
 from .postponed_sends import PostponedSends
 from .put_outcomes import UNKNOWN_REMARK, count_puts, response_code
@@ -189,7 +188,7 @@ class SendHandler:
                 if ext.get("m") != "true":
                     number = None
                     if REQUEST_FIELD in ext:
-                        number = parse_send_number(ext[REQUEST_FIELD])
+                        number = number_of_sender(ext[REQUEST_FIELD], ext)
                         if self.numbered.is_being_put(number):
                             self._put(self._push_to(connection, version), messages, sent)
                             messages, sent = [], []
@@ -385,7 +384,7 @@ class SendHandler:
                 ResponseCode.MESSAGE_ILLEGAL, "a batch is neither empty, delayed nor transactional; nothing of it was stored"
             )
         flags, born = _NUMBERS[ext["f"]] & ~HOST_BITS, long_of(ext["g"])
-        first = parse_send_number(ext[REQUEST_FIELD]) if REQUEST_FIELD in ext else None
+        first = number_of_sender(ext[REQUEST_FIELD], ext) if REQUEST_FIELD in ext else None
         early = self.store.may_answer_early and outer.get(WAIT) == "false"
         found: list[StoredMessage | None] = [None] * len(items)
         if first is not None:

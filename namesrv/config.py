@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from ..remoting.errors import BadProperties, BadTlsSetting
-from ..remoting.java_properties import meant_by, read_properties, write_properties
+from ..remoting.java_properties import SHOWN_NOT, meant_by, read_properties, write_properties
 from ..remoting.monitoring import PROM
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..world.events import get_logger
@@ -93,13 +93,13 @@ def read_namesrv_conf(
     try:
         entries = read_properties(text)
     except BadProperties as error:
-        raise BadNamesrvConfig("the text", text[:60], f"properties: {error}") from error
+        raise BadNamesrvConfig("the text", SHOWN_NOT, f"properties: {error}") from error
     if entries.get("enableControllerInNamesrv", "").strip().lower() == "true":
         entries = {key: value for key, value in entries.items() if key in _FIELDS or key not in keys_of_controller}
     for key in entries:
         if key not in _FIELDS and key not in TLS_KEYS and (meant := meant_by(key, (*_FIELDS, *TLS_KEYS))) is not None:
             said = f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored"
-            raise BadNamesrvConfig(key, entries[key], said)
+            raise BadNamesrvConfig(key, SHOWN_NOT, said)
     if unknown := sorted(entries.keys() - _FIELDS.keys() - TLS_KEYS.keys()):
         log.warning("unknown_config_keys_ignored", keys=unknown)
     return (base or NamesrvConfig()).with_entries(entries)

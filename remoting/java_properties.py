@@ -102,6 +102,10 @@ def _escape(text: str, special: str) -> str:
     return f"\\{escaped}" if escaped.startswith(" ") else escaped
 
 
+SHOWN_NOT = "…"
+"""Stands in errors for a value that may be a secret: that of a key that is misspelt, or of a text that cannot be read."""
+
+
 def meant_by(key: str, known: Iterable[str]) -> str | None:
     """The one of `known` of which `key` is a misspelling: it differs by its case, or by one letter or two that changed places.
 

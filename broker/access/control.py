@@ -16,7 +16,7 @@ from ...remoting.server import ServerConnection
 from ...remoting.signature import ACCESS_KEY, is_signed
 from ...world.logs import shortened
 from .audit import Audit
-from .demands import demands_of, named
+from .demands import ASKED, demands_of, named
 from .policies import NO_POLICY, SUB, TOPIC, Demand
 from .users import AccessTable, User, subject_of
 
@@ -42,13 +42,18 @@ class AccessControl:
         user = self._authenticated(request)
         if isinstance(user, str):
             return self._refused(connection, request, user)
-        if not self.authorizes or user.is_super:
+        if user.is_super:
             return None
-        return self._lacks(connection, request, user, demands_of(request, self.cluster))
+        if request.code not in ASKED and (self.authorizes or request.code == RequestCode.GET_ALL_ACCESS):
+            remark = f"User:{user.name} is no super user, which request {request.code} needs"
+            return self._refused(connection, request, remark)
+        return self._lacks(connection, request, user, demands_of(request, self.cluster)) if self.authorizes else None
 
     def read_refusal(self, connection: ServerConnection, request: RemotingCommand, topic: str) -> RequestRefused | None:
         user = self.user_of(request)
-        if user is None or not self.authorizes or user.is_super:
+        if user is None:  # it was deleted since the request came
+            return self._refused(connection, request, f"User:{shortened(request.ext.get(ACCESS_KEY, ''), 100)} is not found.")
+        if not self.authorizes or user.is_super:
             return None
         return self._lacks(connection, request, user, [named(TOPIC, topic, (SUB,))])
 

@@ -15,7 +15,7 @@ from ...remoting.codes import ResponseCode
 from ...remoting.command import RemotingCommand
 from ...remoting.errors import RequestRefused
 from ..request_bodies import body_of
-from .policies import ALL, CLUSTER, CREATE, DELETE, GET, GROUP, LIST, PUB, SUB, TOPIC, UPDATE, Demand
+from .policies import CLUSTER, CREATE, DELETE, GET, GROUP, LIST, PUB, SUB, TOPIC, UPDATE, Demand
 
 _Read = Callable[[RemotingCommand], Iterable[Demand]]
 
@@ -131,8 +131,6 @@ ASKED: Mapping[int, _Read] = {
     Code.LOCK_BATCH_MQ: _locks,
     Code.UNLOCK_BATCH_MQ: _locks,
     Code.FENCE_PRODUCER: _nothing,
-    Code.NOTIFY_MIN_BROKER_ID_CHANGE: _nothing,
-    Code.NOTIFY_BROKER_ROLE_CHANGED: _nothing,
     # topics and groups
     Code.UPDATE_AND_CREATE_TOPIC: _of_fields(_topic("topic", CREATE)),
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _created(TOPIC, "topicName", "topicConfigList"),
@@ -195,12 +193,9 @@ ASKED: Mapping[int, _Read] = {
 }
 """For each request code a function that reads from a request what it asks for."""
 
-SUPER_ONLY = Demand(CLUSTER, "", (ALL,))
-"""What a request without a row asks for."""
-
 
 def demands_of(request: RemotingCommand, cluster: str) -> list[Demand]:
-    """What a request asks for, all of which must be allowed.
+    """What a request that is `ASKED` asks for, all of which must be allowed.
 
     Args:
         cluster: the name of this broker's cluster.
@@ -208,11 +203,8 @@ def demands_of(request: RemotingCommand, cluster: str) -> list[Demand]:
     Raises:
         RequestRefused: the request lacks a field, or its body cannot be read.
     """
-    read = ASKED.get(request.code)
-    if read is None:
-        return [SUPER_ONLY]
     try:
-        demands = list(read(request))
+        demands = list(ASKED[request.code](request))
     except (KeyError, TypeError) as error:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"request {request.code}: the body is not what it should be: {error}"

@@ -16,12 +16,13 @@ from ...remoting.command import RemotingCommand
 from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
 from ...remoting.signature import ACCESS_KEY, is_signed
+from ...store.config import SCHEDULE_TOPIC
 from ...world.logs import shortened
 from ..json_values import table_of
 from .audit import Audit
 from .control import OPEN_CODES
-from .demands import demands_of, named
-from .policies import ALL, CREATE, DELETE, PUB, SUB, TOPIC, UPDATE, Demand
+from .demands import ASKED, demands_of, named
+from .policies import CREATE, DELETE, PUB, SUB, TOPIC, UPDATE, Demand
 from .users import User
 from .white_list import WhiteList
 
@@ -29,7 +30,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """Every account may send to it."""
 ACCOUNTS_MAX = 10_000
 """The most accounts of all files together."""
-_OF_ADMINS = frozenset((CREATE, UPDATE, DELETE, ALL))
+_OF_ADMINS = frozenset((CREATE, UPDATE, DELETE))
 """Actions for which there is no right: a request that asks for nothing else is for administrators."""
 _RIGHTS = {"DENY": (), "PUB": (PUB,), "SUB": (SUB,), "PUB|SUB": (PUB, SUB), "SUB|PUB": (PUB, SUB)}
 _EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
@@ -58,7 +59,8 @@ class Account:
         """Whether the rights of the account contain what is demanded of a topic or a group."""
         wanted = PUB if PUB in demand.actions else SUB
         if demand.kind == TOPIC:
-            return wanted in self.topics.get(demand.name, self.default_topic) or (demand.name, wanted) == (TRACE_TOPIC, PUB)
+            default = self.default_topic if demand.name != SCHEDULE_TOPIC else ()  # where messages of all topics wait
+            return wanted in self.topics.get(demand.name, default) or (demand.name, wanted) == (TRACE_TOPIC, PUB)
         return wanted in self.groups.get(demand.name, self.default_group)
 
     @classmethod
@@ -162,7 +164,9 @@ class PlainAccessControl:
         account = self.accounts.by_key.get(name)
         if name in self.nodes or self.accounts.white_list.matches(host):
             return None
-        if account is not None and (account.is_admin or account.allows(named(TOPIC, topic, (SUB,)))):
+        if account is not None and (
+            account.is_admin or account.white_list.matches(host) or account.allows(named(TOPIC, topic, (SUB,)))
+        ):
             return None
         return self._refused(connection, request, f"No default permission for {topic}")
 
@@ -186,6 +190,8 @@ class PlainAccessControl:
         return None if account.is_admin else self._lacks(account, request)
 
     def _lacks(self, account: Account, request: RemotingCommand) -> str | None:
+        if request.code not in ASKED:
+            return f"Need admin permission for request code={request.code}"
         for demand in demands_of(request, self.cluster):
             if _OF_ADMINS.issuperset(demand.actions):
                 return f"Need admin permission for request code={request.code}"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import attrs
 
+from ...store.config import SCHEDULE_TOPIC
 from ...world.logs import shortened
 from ..json_values import table_of
 
@@ -27,6 +28,8 @@ CUSTOM, DEFAULT = "Custom", "Default"
 ALLOW, DENY = "Allow", "Deny"
 USER = "User:"
 """The beginning of a subject, before the name of the user."""
+MESSAGES_OF_ALL = f"{TOPIC}:{SCHEDULE_TOPIC}"
+"""The topic in which the delayed messages and retries of all topics wait: an entry for several topics does not mean it."""
 SUBJECT_CHARACTERS_MAX = 255
 SOURCES_MAX = 100
 """The most addresses and networks of one entry."""
@@ -249,7 +252,9 @@ class _Arranged:
     def allows(self, wanted: str) -> bool | None:
         """Whether what is demanded of a resource is allowed; None if no entry matches it."""
         found = self.custom.get(wanted)
-        if found is None:
+        if wanted == MESSAGES_OF_ALL:
+            found = found or self.default.get(wanted)
+        elif found is None:
             ends = reversed(self.ends[: bisect_right(self.lengths, len(wanted))])
             hits = list(filter(None, map(self.beginnings.get, map(wanted.__getitem__, ends))))  # in one pass of compiled code
             found = next((entry for is_custom, entry in hits if is_custom), None)

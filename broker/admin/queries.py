@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from ...message.json import dumps
+from ...message.layout import span_of, topic_of
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ...remoting.dispatcher import Dispatcher
@@ -47,8 +48,9 @@ class Queries:
         if request.boolean("_UNIQUE_KEY_QUERY"):
             count_max = self.config.now.default_query_max_num
         self.store.catch_up()
+        topic = request.text("topic")
         search = self.store.search(
-            request.text("topic"),
+            topic,
             request.text("key"),
             count_max,
             request.integer("beginTimestamp"),
@@ -68,6 +70,10 @@ class Queries:
         records: list[memoryview] = []
         room = ANSWER_BYTES_MAX
         for record in result.slices:
+            # Entries have hashes, and the same hash may be that of a topic which the sender may not read.
+            span = span_of(record, 0, len(record))
+            if span is None or topic_of(record, span) != topic:
+                continue
             room -= len(record)
             if room < 0:
                 break

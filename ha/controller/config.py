@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from ...remoting.errors import BadProperties, BadTlsSetting
-from ...remoting.java_properties import meant_by, read_properties, write_properties
+from ...remoting.java_properties import SHOWN_NOT, meant_by, read_properties, write_properties
 from ...remoting.tls import TLS_KEYS, TlsSettings
 from ...world.address import is_loopback_host
 from ...world.events import get_logger
@@ -143,7 +143,7 @@ def read_controller_conf(text: str, base: ControllerConfig | None = None, *, emb
     try:
         entries = read_properties(text)
     except BadProperties as error:
-        raise BadControllerConfig("the text", text[:60], f"properties: {error}") from error
+        raise BadControllerConfig("the text", SHOWN_NOT, f"properties: {error}") from error
     base = base or ControllerConfig()
     if embedded:
         own = {EMBEDDED.get(key, key): value for key, value in entries.items() if key not in EMBEDDED.values()}
@@ -151,7 +151,7 @@ def read_controller_conf(text: str, base: ControllerConfig | None = None, *, emb
     for key in entries:
         if key not in KEYS and key not in TLS_KEYS and (meant := meant_by(key, (*KEYS, *TLS_KEYS))) is not None:
             said = f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored"
-            raise BadControllerConfig(key, entries[key], said)
+            raise BadControllerConfig(key, SHOWN_NOT, said)
     config = base.with_entries(entries)
     if config.others:
         log.warning("unknown_config_keys_ignored", keys=sorted(config.others))

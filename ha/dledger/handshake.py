@@ -189,7 +189,7 @@ class Dialler:
     """The side that connects and later sends the frames."""
 
     hello: Hello
-    secret: bytes
+    secret: bytes = attrs.field(repr=False)
     done: bool = False
     listener_node: bytes = b""
     listener_start: bytes = UNKNOWN
@@ -243,7 +243,7 @@ class Listener:
     """The side that accepts the connection and later receives the frames."""
 
     card: NodeCard
-    secret: bytes
+    secret: bytes = attrs.field(repr=False)
     nonce: bytes
     """32 unpredictable bytes, different for each connection."""
     judge: Callable[[Hello], str | None]

@@ -49,7 +49,7 @@ class ReplicaSettings:
     peers: Mapping[PeerId, Address]
     """The members of a new group, by id (dLegerPeers)."""
     files: LedgerFiles
-    secret: bytes = b""
+    secret: bytes = attrs.field(default=b"", repr=False)
     """The secret of all nodes of the group; empty means no authentication (haSecret)."""
     serves: str = ""
     """The address where this node's broker serves clients; its peers give it to requesters that must ask the leader."""
