@@ -33,6 +33,7 @@ from .hosted import (
     HostedConsumer,
     HostedIteration,
     HostedMessage,
+    contained,
     in_words_of_clients,
     put_back,
 )
@@ -245,12 +246,15 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
         Raises:
             Closed: the consumer was closed in the meantime.
             ValueError: the caller is not the main thread, which alone receives signals.
+            BaseException: a handler raised it, such as a `SystemExit`, and it is no `Exception`. The consumer is stopped, and
+                the other handlers are not waited for.
         """
         if not callable(handler):
             raise InvalidArgument(f"handler must be a function that takes a message (got {handler!r})")
         check_integer("concurrency", concurrency, 1, INT_MAX)
         check_seconds("stop_seconds", stop_seconds)
         over, working = threading.Event(), [None] * concurrency
+        exits: list[BaseException] = []
         timer = threading.Timer(stop_seconds, over.set)
         timer.daemon = True
 
@@ -264,6 +268,11 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
         def work() -> None:
             try:
                 self._handle_all(handler)
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                exits.append(error)
+                with suppress(ClientError):
+                    self.stop()
+                over.set()
             finally:
                 working.pop()
                 if not working:
@@ -274,6 +283,8 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
                 threading.Thread(target=work, name=f"ledgermq-handler-{number}", daemon=True).start()
             over.wait()
         timer.cancel()
+        if exits:
+            raise exits[0]
         if not self.stopped:
             raise Closed("the consumer was closed")
 
@@ -286,6 +297,9 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
                 except Exception as error:  # noqa: BLE001 - handlers are the application's
                     message_failed(message, error)
                     self.host.run(retry_unfinished, message.received)
+                except BaseException:
+                    self.host.soon(message.received.give_back)
+                    raise
                 else:
                     self.host.soon(message.received.settle)
 
@@ -403,9 +417,10 @@ def _blocking(
     @wraps(open_async)
     @contextmanager
     def open_blocking(*args: P.args, **kwargs: P.kwargs) -> Generator[Shell]:
-        for name in AWAITED:
-            if callable(callback := kwargs.get(name)):
-                kwargs[name] = partial(_in_other_thread, callback)
+        for name, option in kwargs.items():
+            if name.startswith("on_") and callable(option):
+                callback = contained(option)
+                kwargs[name] = partial(_in_other_thread, callback) if name in AWAITED else callback
         with opened_in_thread(lambda: open_async(*args, **kwargs), "ledgermq-client") as (client, loop):
             yield shell(BlockingHost(client, loop))
 

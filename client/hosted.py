@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any, Generic, TypeVar
+from functools import partial, wraps
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import attrs
 
@@ -24,6 +24,8 @@ from .name_servers import parse_name_servers
 from .received import ReceivedMessage, RecordView, give_back_unfinished
 from .statistics import ConsumerStatistics
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Client = TypeVar("Client")
 AnyHost = TypeVar("AnyHost", bound="Host[Any]")
 ConsumerHost = TypeVar("ConsumerHost", bound="Host[consumer.Consumer[Any]]")
@@ -46,12 +48,35 @@ def in_words_of_clients() -> Generator[None]:
         raise OtherProcess(str(error)) from error
 
 
+def contained(callback: Callable[P, T]) -> Callable[P, T]:
+    """A callback that raises a `RuntimeError` in place of a `SystemExit` or another exception that is no `Exception`.
+
+    Nobody calls it who could be given that, so it would end the client. As a failure it is logged, and the client goes on.
+    """
+
+    @wraps(callback)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return callback(*args, **kwargs)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise RuntimeError(f"the callback raised {error!r}") from error
+
+    return call
+
+
 @attrs.define(eq=False)
 class Host(Generic[Client]):
     """The thread in which one client runs."""
 
     client: Client
     _loop: ThreadLoop
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the client, if it was a failure."""
+        return self._loop.failure
 
     def soon(self, function: Callable[[], object]) -> None:
         """Run a plain function, which must not raise, in the client's thread, after earlier ones; does not wait.

@@ -299,7 +299,10 @@ class Consumer(Seeks, Generic[Body]):
         return []
 
     def _decoded(self, messages: list[ReceivedMessage[Body]], decode: Callable[[bytes], Body]) -> list[ReceivedMessage[Body]]:
-        """Decode messages; those that cannot be decoded are given back, each as a delivery that has failed."""
+        """Decode messages; those that cannot be decoded are given back, each as a delivery that has failed.
+
+        A `SystemExit` or its like fails one delivery too, and is raised to the caller, who does not get the other messages.
+        """
         decoded: list[ReceivedMessage[Body]] = []
         for at, message in enumerate(messages):
             try:
@@ -310,6 +313,11 @@ class Consumer(Seeks, Generic[Body]):
                     give_back_unfinished(messages[at:], ordered=True)
                     break
                 message.give_back()
+            except BaseException:
+                for unseen in reversed([*decoded, *messages[at + 1 :]]):
+                    unseen.put_back()
+                message.give_back()
+                raise
             else:
                 decoded.append(message)
         return decoded

@@ -9,7 +9,8 @@ were added, whether by one `send_many`, by several at once, or by many tasks of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from typing import Any, Protocol
@@ -54,7 +55,7 @@ class Item:
     selector: QueueSelector | None
     seconds: float
     """The time limit of each request with it."""
-    done: Callable[[SendResult | Exception], object] = lambda _: None
+    done: Callable[[SendResult | BaseException], object] = lambda _: None
     """Called with the outcome, once, as soon as that is known: where the message is stored, or the error."""
     deadline: float = inf
     """When no further request with it is begun, and none that is pending is waited for, on trio's clock."""
@@ -80,7 +81,18 @@ class Item:
         """Hand the outcome over, unless nobody waits for it."""
         if not self.is_done:
             self.is_done = True
-            self.done(outcome)
+            self.done(outcome.error if isinstance(outcome, _Exit) else outcome)
+
+
+class _Exit(Exception):
+    """Carries a `SystemExit` or its like from a function of the application to whoever waits for the message.
+
+    Raised as it is, it would end the tasks of the client instead.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 @attrs.define(eq=False)
@@ -124,10 +136,10 @@ request begins: later messages wait for no answer."""
 
         Cancellation: the messages are withdrawn.
         """
-        outcomes: dict[Item, SendResult | Exception] = {}
+        outcomes: dict[Item, SendResult | BaseException] = {}
         ended = trio.Event()
 
-        def done(item: Item, outcome: SendResult | Exception) -> None:
+        def done(item: Item, outcome: SendResult | BaseException) -> None:
             outcomes[item] = outcome
             if len(outcomes) == len(items):
                 ended.set()
@@ -145,7 +157,7 @@ request begins: later messages wait for no answer."""
         found: list[SendResult | ClientError] = []
         for item in items:
             outcome = outcomes[item]
-            if isinstance(outcome, Exception) and not isinstance(outcome, ClientError):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, ClientError):
                 raise outcome
             found.append(outcome)
         return found
@@ -156,9 +168,10 @@ request begins: later messages wait for no answer."""
             if self._transmitter.closed:
                 raise Closed("the producer is closed")
             if self._body_of is not None:
-                item.message = encoded(item.message, self._body_of)
+                with _exits_carried():
+                    item.message = encoded(item.message, self._body_of)
             topic = check_message(item.message).topic
-        except ClientError as error:
+        except (ClientError, _Exit) as error:
             item.finish(error)
             return
         publication, lane = self._transmitter.publications.known.get(topic), self._without_route.get(topic)
@@ -238,7 +251,8 @@ request begins: later messages wait for no answer."""
         return item.target
 
     def _chosen(self, item: Item, publication: Publication) -> Target:
-        return self._transmitter.chosen(publication, item.message, item.key, item.queue, item.selector)
+        with _exits_carried():
+            return self._transmitter.chosen(publication, item.message, item.key, item.queue, item.selector)
 
     async def _expire(self, lane: _Lane, timer: trio.CancelScope) -> None:
         """Let messages that wait behind others with more time fail in time."""
@@ -378,6 +392,17 @@ request begins: later messages wait for no answer."""
         answer, target = await transmitter.send(publication, outgoing, target, seconds, choose, len(chunk))
         for item, result in zip(chunk, results_of(answer, batch, target.queue, target.address), strict=True):
             item.finish(result)
+
+
+@contextmanager
+def _exits_carried() -> Generator[None]:
+    """Raise as an `_Exit` what a function of the application raises and what is no `Exception`."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        raise _Exit(error) from error
 
 
 def _fail(items: Iterable[Item], error: Exception) -> None:

@@ -90,6 +90,28 @@ async def _bad_sends_are_refused_alone(clients: Clients) -> None:
     assert [type(outcome) for outcome in outcomes] == [SendResult, MessageTooLarge, SendResult]
 
 
+class _Exit(BaseException):
+    """What a function of the application raises that is no `Exception`, as a `SystemExit` is none."""
+
+
+async def _exits_reach_their_call(clients: Clients) -> None:
+    """Whatever a selector raises, and the client goes on."""
+
+    def leave(*_: object) -> MessageQueue:
+        raise _Exit
+
+    producer, message = clients.producer, Message(TOPIC, b"")
+    with _raises(_Exit):  # in the task that finds the queues
+        await producer.send_many([message], selector=leave)
+    with _raises(_Exit):
+        await producer.send_many([message], selector=leave)
+    with _raises(_Exit):
+        await producer.send(message, selector=leave)
+    with _raises(_Exit):
+        await producer.send_batch([message], selector=leave)
+    assert (await producer.send(message)).queue_offset == 0
+
+
 async def _pulls_see_each_message_once_in_order(clients: Clients) -> None:
     """From the committed offset, by any move, and none of a queue that is paused."""
     producer, pulling = clients.producer, clients.pulling
@@ -158,6 +180,7 @@ def _trio_client(client: Any) -> Any:
 CHECKS: Mapping[str, Check] = {
     "sends keep order and place": _sends_keep_order_and_place,
     "bad sends are refused alone": _bad_sends_are_refused_alone,
+    "exits reach their call": _exits_reach_their_call,
     "pulls see each message once, in order": _pulls_see_each_message_once_in_order,
     "closed clients say so": _closed_clients_say_so,
 }

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import attrs
 import outcome
@@ -65,13 +65,9 @@ class Call(Generic[Answer]):
 
     async def run(self) -> None:
         """Call the function in the loop, and undo its result if the caller no longer waits for it."""
-        try:
-            with self._scope:
-                self._outcome = await outcome.acapture(self.function)
-                if isinstance(self._outcome, outcome.Error) and not isinstance(self._outcome.error, Exception):
-                    self._outcome.unwrap()
-        finally:
-            self.end()
+        with self._scope:
+            self._outcome = await outcome.acapture(self.function)
+        self.end()
 
     def end(self) -> None:
         """Note that the call has ended, and notify the caller."""
@@ -92,15 +88,22 @@ class Call(Generic[Answer]):
             self._outcome = None
 
     def result(self) -> Answer:
-        """The result of an ended call, or its failure.
+        """The result of an ended call, or what its function raised, even if that is a `SystemExit`: the caller has caused it.
 
         Raises:
             LoopEndedError: the loop ended first.
         """
         result = self._outcome
-        if result is None or (isinstance(result, outcome.Error) and not isinstance(result.error, Exception)):
+        if result is None or (isinstance(result, outcome.Error) and _is_cancellation(result.error)):
             raise LoopEndedError
         return result.unwrap()
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Whether trio has cancelled what raised this error."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_cancellation, cast("BaseExceptionGroup[BaseException]", error).exceptions))
+    return isinstance(error, trio.Cancelled)
 
 
 @attrs.define(eq=False)
@@ -113,7 +116,8 @@ class ThreadLoop:
     _nursery: trio.Nursery | None = None
     _finished: trio.Event = attrs.field(factory=trio.Event)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    _failure: BaseException | None = None
+    failure: BaseException | None = None
+    """The exception with which the loop ended."""
     _cancelled: bool = False
     _passed: deque[Callable[[], object]] = attrs.field(factory=deque[Callable[[], object]])
     """The functions that wait for the loop."""
@@ -138,10 +142,14 @@ class ThreadLoop:
         except BaseException:
             self.abandon(call)
             raise
+        return self.result(call)
+
+    def result(self, call: Call[Answer]) -> Answer:
+        """The result of an ended call; raises as `Call.result` does, with the loop's failure as the cause."""
         try:
             return call.result()
         except LoopEndedError as error:
-            raise error from self._failure
+            raise error from self.failure
 
     def begin(self, call: Call[Answer]) -> None:
         """Start a call; it ends at once, without a result, if the loop is ending.
@@ -177,7 +185,7 @@ class ThreadLoop:
         if os.getpid() != self._process_id:
             raise OtherProcessError(self._process_id)
         if self._token is None:
-            raise LoopEndedError from self._failure
+            raise LoopEndedError from self.failure
         with self._waking:
             self._passed.append(function)
             if self._woken:
@@ -185,7 +193,7 @@ class ThreadLoop:
             try:
                 self._token.run_sync_soon(self._run_passed)
             except trio.RunFinishedError as error:
-                raise LoopEndedError from self._failure or error
+                raise LoopEndedError from self.failure or error
             self._woken = True
 
     def _run_passed(self) -> None:
@@ -234,8 +242,8 @@ class ThreadLoop:
                         await self._finished.wait()
                 except BaseException as error:  # noqa: BLE001 - raised again outside the nursery, which would wrap it
                     failure = error
-                    if isinstance(error, Exception):
-                        self._failure = error  # the calls that end with the nursery name it
+                    if not _is_cancellation(error):
+                        self.failure = error  # the calls that end with the nursery name it
                 self._nursery = None  # from here on calls are refused, because the nursery is about to be closed
                 nursery.cancel_scope.cancel()
             if failure is not None:
@@ -248,7 +256,7 @@ class ThreadLoop:
         try:
             trio.run(self.live, open_async, changed)
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
-            self._failure = error
+            self.failure = error
         _living.discard(self)
         changed(None)
 
@@ -266,8 +274,8 @@ class ThreadLoop:
 
     def check(self) -> None:
         """Raise the exception with which the loop ended, if any."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
 
 _living: set[ThreadLoop] = set()

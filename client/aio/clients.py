@@ -63,8 +63,8 @@ def _asked(method: Callable[Concatenate[Client, P], Awaitable[T]]) -> Callable[C
 def _in_context(selector: QueueSelector | None) -> QueueSelector | None:
     """Let a selector, which is called in the client's thread, see the context variables of the caller.
 
-    What is not to be raised in a task of trio or set as the outcome of a future is raised as a `RuntimeError`: it would end the
-    client, and a `StopIteration` would never reach the task that sends.
+    What is not to be the outcome of a future is raised as a `RuntimeError`: a `StopIteration` would never reach the task that
+    sends, and a cancellation would pass for one of that task.
     """
     if selector is None:
         return None
@@ -73,9 +73,7 @@ def _in_context(selector: QueueSelector | None) -> QueueSelector | None:
     def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         try:
             return context.run(selector, queues, message)
-        except BaseException as error:
-            if isinstance(error, Exception) and not isinstance(error, StopIteration):
-                raise
+        except (StopIteration, asyncio.CancelledError) as error:
             raise RuntimeError(f"the selector raised {error!r}") from error
 
     return choose

@@ -22,7 +22,7 @@ import trio
 
 from ...world.threads import Call, ThreadLoop
 from ..errors import Closed, WrongEventLoop
-from ..hosted import AWAITED, Client, Host, in_words_of_clients
+from ..hosted import AWAITED, Client, Host, contained, in_words_of_clients
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,12 +56,14 @@ class Wakeups:
     """The futures of all calls for which a task waits."""
     ended: bool = False
 
-    def end(self) -> None:
-        """Fail the calls that are left when the thread has ended, because a failure in it has left them without an outcome."""
+    def end(self, failure: BaseException | None) -> None:
+        """Fail the calls that are left when the thread has ended, because its failure has left them without an outcome."""
         self.ended = True
         for future in self.waiting:
             if not future.done():
-                future.set_exception(Closed("the client ended during the call", may_have_been_stored=True))
+                error = Closed("the client ended during the call", may_have_been_stored=True)
+                error.__cause__ = failure
+                future.set_exception(error)
 
     def add(self, future: asyncio.Future[Any], outcome: object) -> None:
         """Set the result of a future, or its exception, in the event loop; called in the client's thread."""
@@ -116,7 +118,7 @@ class AioHost(Host[Client]):
                 raise
             finally:
                 self.wakeups.waiting.discard(future)
-            return call.result()
+            return self._loop.result(call)
 
     def check_caller(self) -> None:
         """Raise `OtherProcess` or `WrongEventLoop` unless the caller is a task of the loop in which the client was opened."""
@@ -158,11 +160,12 @@ class Opening(Generic[Client, Shell]):
         opened: asyncio.Future[Client | None] = event_loop.create_future()
         self._ended = ended = event_loop.create_future()
         wakeups = Wakeups(event_loop)
+        self._thread = thread = ThreadLoop()
 
         def change(client: Client | None) -> None:
             if client is None:
                 ended.set_result(None)
-                wakeups.end()
+                wakeups.end(thread.failure)
             if not opened.done():
                 opened.set_result(client)
 
@@ -170,7 +173,6 @@ class Opening(Generic[Client, Shell]):
             with suppress(RuntimeError):  # the event loop was closed before the client
                 event_loop.call_soon_threadsafe(change, client)
 
-        self._thread = thread = ThreadLoop()
         options = {name: _in_loop(event_loop, name, option) for name, option in self._options.items()}
         thread.open(partial(self._open_async, *self._arguments, **options), "ledgermq-client", changed)
         try:
@@ -274,9 +276,7 @@ async def _awaited_in_loop(
         with suppress(RuntimeError):  # the event loop was closed
             event_loop.call_soon_threadsafe(cancel)
         raise
-    if calls[0].cancelled():
-        raise RuntimeError("the callback was cancelled in its event loop")
-    return calls[0].result()
+    return contained(calls[0].result)()
 
 
 def _in_loop(event_loop: asyncio.AbstractEventLoop, name: str, option: Any) -> Any:

@@ -56,7 +56,7 @@ class Sends:
         host = self._host
         host.check_caller()
         if host.wakeups.ended:
-            raise Closed("the client is closed")
+            raise Closed("the client is closed") from host.failure
         future: asyncio.Future[SendResult] = host.event_loop.create_future()
         send = _Send(Item(message, key, queue, selector, seconds, partial(self._done, future)))
         self._passed.append(send)
@@ -88,7 +88,7 @@ class Sends:
                 send.item.deadline = now + send.item.seconds
                 lanes.add(send.item)
 
-    def _done(self, future: asyncio.Future[SendResult], outcome: SendResult | Exception) -> None:
+    def _done(self, future: asyncio.Future[SendResult], outcome: SendResult | BaseException) -> None:
         self._host.wakeups.add(future, _copied(outcome) if isinstance(outcome, ClientError) else outcome)
 
 

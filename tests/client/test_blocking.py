@@ -23,6 +23,7 @@ from ledgermq.client.received import PulledAnswer, ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
 from ledgermq.testing.embedded import Embedded, start_embedded
+from ledgermq.testing.logs import capture_logs
 
 from .test_received import Recorder
 
@@ -366,6 +367,29 @@ def test_a_handler_may_fail_after_it_has_acknowledged(cluster: Embedded) -> None
         assert (consumer.statistics().acknowledged, consumer.statistics().failed) == (3, 0)
 
 
+def test_an_exit_in_a_handler_ends_the_service(cluster: Embedded) -> None:
+    """Although other handlers are at work; its message comes again, and no thread goes on behind its back."""
+    fill(cluster, 20)
+    at_work, may_end = threading.Event(), threading.Event()
+    ended: list[int] = []
+
+    def handle(message: BlockingMessage) -> None:
+        if at_work.is_set():
+            raise SystemExit(7)
+        at_work.set()
+        may_end.wait(PATIENCE_SECONDS)
+        ended.append(message.queue_offset)
+
+    with blocking.open_consumer(cluster.namesrv, "g", "t", consume_from=FIRST) as consumer:
+        with pytest.raises(SystemExit, match="7"):
+            consumer.run(handle, concurrency=2)
+        assert consumer.stopped
+        assert ended == []
+        consumer.commit()  # so the client has taken back what is in its queue of calls
+        assert consumer.statistics().failed == 1
+        may_end.set()
+
+
 @pytest.mark.parametrize("ending", ["handlers end", "time limit", "second signal"])
 def test_a_signal_ends_a_service(cluster: Embedded, ending: str) -> None:
     """Handlers finish what they have; those that take too long are not waited for, and their messages come again."""
@@ -458,9 +482,34 @@ def test_a_callback_may_block_its_thread(cluster: Embedded) -> None:
 
     with blocking.open_consumer(
         cluster.namesrv, "told", "t", consume_from=FIRST, on_assigned=assigned, on_revoked=lambda _: events.append("revoked")
-    ) as consumer:
+    ):
         assert events
         assert events[0] not in ("ledgermq-client", "MainThread")
-        assert consumer.healthy()
     assert events[-1] == "revoked"
+
+
+def test_an_exit_in_a_callback_is_a_failure_of_it(cluster: Embedded) -> None:
+    """Nobody calls it, so it is logged, and the client goes on; in plain threads an exit is that of the thread, too."""
+    fill(cluster, 4)
+
+    def leave(_: object) -> None:
+        raise SystemExit
+
+    with (
+        capture_logs() as events,
+        blocking.open_consumer(
+            cluster.namesrv, "left", "t", consume_from=FIRST, on_assigned=leave, on_revoked=leave
+        ) as consumer,
+    ):
+        seen = 0
+        while seen < 4:
+            with consumer.take() as messages:
+                seen += len(messages)
+    failed = [event["callback"] for event in events if event["event"] == "rebalance_callback_failed"]
+    assert set(failed) == {"on_assigned", "on_revoked"}
+
+
+def test_a_closed_consumer_is_not_healthy(cluster: Embedded) -> None:
+    with blocking.open_consumer(cluster.namesrv, "g", "t") as consumer:
+        assert consumer.healthy()
     assert consumer.healthy().problems == ("the client is closed",)

@@ -20,7 +20,7 @@ from ledgermq.client.errors import InvalidArgument
 from ledgermq.client.producer import open_producer
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
-from ledgermq.testing.embedded import Embedded, start_embedded
+from ledgermq.testing.embedded import Embedded, open_virtual, start_embedded
 from ledgermq.testing.logs import capture_logs
 
 from .fake_cluster import NAMESRV, open_cluster
@@ -118,6 +118,42 @@ async def test_a_body_that_cannot_be_encoded_is_not_sent(autojump_clock: MockClo
     assert broker.bodies("t") == [b"10", b"5"]
 
 
+class Exit(BaseException):
+    """What is no `Exception`, as a `SystemExit` is none."""
+
+
+@attrs.define
+class ExitOnce:
+    """A decoder that leaves the program once, at body 2."""
+
+    done: bool = False
+
+    def decode(self, body: bytes) -> int:
+        if body == b"2" and not self.done:
+            self.done = True
+            raise Exit
+        return int(body)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_an_exit_in_a_decoder_loses_nothing(autojump_clock: MockClock, orderly: bool) -> None:
+    """The caller gets it and no messages; the one that was being decoded comes again as a failed delivery."""
+    seen: list[tuple[int, int]] = []
+    async with open_virtual(settings={"defaultTopicQueueNums": "1"}) as cluster:
+        async with open_producer(cluster.namesrv, world=cluster.world) as producer:
+            await producer.send_many([Message("t", b"%d" % number) for number in range(5)])
+        async with open_consumer(
+            cluster.namesrv, "g", "t", decode=ExitOnce().decode, orderly=orderly, consume_from=FIRST, world=cluster.world
+        ) as consumer:
+            with pytest.raises(Exit) as kept:  # with its traceback, so nothing is given back because it is collected
+                await consumer.get_many(5)
+            with trio.move_on_after(300):
+                await consumer.process(lambda message: seen.append((message.value, message.reconsume_times)))
+            assert kept.tb is not None
+    expected = [(0, 0), (1, 0), (2, 1), (3, 0), (4, 0)]
+    assert (seen if orderly else sorted(seen)) == expected
+
+
 async def test_without_a_decoder_the_value_is_the_body(autojump_clock: MockClock) -> None:
     async with open_cluster() as cluster:
         broker = await cluster.start_broker("b1")
@@ -154,6 +190,45 @@ def test_values_reach_tasks_of_asyncio(cluster: Embedded) -> None:
         raise AssertionError
 
     assert sorted(asyncio.run(main())) == list(range(50))
+
+
+def test_an_exit_in_a_hook_reaches_its_thread(cluster: Embedded) -> None:
+    """And not that of the client, which goes on."""
+    encode = ExitOnce()
+
+    def encoded(value: int) -> bytes:
+        return b"%d" % encode.decode(b"%d" % value)
+
+    with blocking.open_producer(cluster.namesrv, encode=encoded, send_timeout_seconds=60) as producer:
+        with pytest.raises(Exit):
+            producer.send(Message("c", 2))
+        producer.send_many([Message("c", 2), Message("c", 3)])
+    with blocking.open_consumer(cluster.namesrv, "gc", "c", consume_from=FIRST, decode=ExitOnce().decode) as consumer:
+        seen: set[int] = set()
+        exits = 0
+        while len(seen) < 2:
+            try:
+                with consumer.take() as messages:
+                    seen |= {message.value for message in messages}
+            except Exit:
+                exits += 1
+    assert exits == 1
+
+
+def test_an_exit_in_a_decoder_reaches_its_task(cluster: Embedded) -> None:
+    """And not the thread of the client, which goes on."""
+
+    async def main() -> int:
+        async with aio.open_producer(cluster.namesrv, send_timeout_seconds=60) as producer:
+            await producer.send(Message("d", b"2"))
+        async with aio.open_consumer(cluster.namesrv, "gd", "d", consume_from=FIRST, decode=ExitOnce().decode) as consumer:
+            with pytest.raises(Exit):
+                await consumer.get_one()
+            message = await consumer.get_one()
+            assert message is not None
+            return message.value
+
+    assert asyncio.run(main()) == 2
 
 
 def test_values_reach_threads(cluster: Embedded) -> None:

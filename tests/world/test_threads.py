@@ -161,6 +161,53 @@ def test_a_call_under_way_at_the_end_is_refused_or_ends() -> None:
     assert ended == [LoopEndedError]
 
 
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseExceptionGroup("", [SystemExit(3)])]
+)
+def test_whatever_a_call_raises_reaches_its_caller(error: BaseException) -> None:
+    """Even what would end the thread; the loop goes on."""
+
+    async def fail() -> None:
+        raise error
+
+    async def answer() -> int:
+        return 7
+
+    with opened_in_thread(something, "loop") as (_, loop):
+        with pytest.raises(type(error)) as raised:
+            loop.call(fail)
+        assert raised.value is error
+        assert loop.call(answer) == 7
+
+
+def test_a_call_that_was_cancelled_with_the_loop_does_not_raise_that() -> None:
+    """A cancellation of trio, or a group with one, means nothing outside of trio."""
+    began, ended = threading.Event(), list[BaseException]()
+
+    async def wait() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            began.set()
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise SystemExit
+
+    def call(loop: ThreadLoop) -> None:
+        try:
+            loop.call(wait)
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            ended.append(error)
+
+    with opened_in_thread(something, "loop") as (_, loop):
+        thread = threading.Thread(target=call, args=(loop,))
+        thread.start()
+        assert began.wait(SECONDS_MAX)
+    thread.join(SECONDS_MAX)
+
+    assert [type(error) for error in ended] == [LoopEndedError]
+
+
 async def test_a_call_is_refused_when_the_object_is_closed_and_the_loop_runs_on() -> None:
     """Callers in other threads reach the loop for a moment after the end of what it kept open."""
     loop, opened = ThreadLoop(), queue.SimpleQueue[list[str] | None]()

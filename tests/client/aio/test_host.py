@@ -19,6 +19,10 @@ from ledgermq.client.errors import Closed
 NAME = ContextVar("NAME", default="")
 
 
+class Exit(BaseException):
+    """As a `SystemExit`, but asyncio does not end its loop for it."""
+
+
 @asynccontextmanager
 async def something(*, on_change: Callable[[int], object] = lambda _: None, fails: bool = False) -> AsyncGenerator[list[str]]:
     """Notes how its block ended."""
@@ -163,8 +167,10 @@ def test_a_callback_that_the_client_waits_for_runs_in_the_event_loop() -> None:
             await on_assigned([2])
         with trio.move_on_after(0.1):
             await on_assigned([3])
-        with pytest.raises(RuntimeError, match="was cancelled in its event loop"):
+        with pytest.raises(RuntimeError, match="the callback raised CancelledError"):
             await on_assigned([4])
+        with pytest.raises(RuntimeError, match="the callback raised Exit"):
+            await on_assigned([5])
         yield events
 
     async def main() -> None:
@@ -176,6 +182,8 @@ def test_a_callback_that_the_client_waits_for_runs_in_the_event_loop() -> None:
             await asyncio.sleep(0)
             if numbers == [2]:
                 raise LookupError("2")
+            if numbers == [5]:
+                raise Exit
             if numbers == [3]:
                 try:
                     await asyncio.sleep(60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, Self, cast
 
 import attrs
@@ -216,6 +217,10 @@ def test_a_send_that_was_not_begun_is_not_made() -> None:
     asyncio.run(main())
 
 
+class Exit(BaseException):
+    """As a `SystemExit`, but asyncio does not end its loop for it."""
+
+
 def test_a_selector_may_raise_anything() -> None:
     """Its send raises it, whole, and the sends beside it and those after it are made."""
 
@@ -233,14 +238,14 @@ def test_a_selector_may_raise_anything() -> None:
     async def main() -> None:
         async with held_broker() as held:
             tasks: list[asyncio.Task[Any]] = []
-            errors = [StopIteration(), asyncio.CancelledError(), Unusual(7), FileNotFoundError(2, "none", "here")]
+            errors = [StopIteration(), asyncio.CancelledError(), Unusual(7), Exit(), FileNotFoundError(2, "none", "here")]
             for number, error in enumerate(errors):
                 tasks += held.start([-1], selector=raising(error)) + held.start([number])
             done, waiting = await asyncio.wait(tasks, timeout=10)
-            assert (len(done), len(waiting)) == (8, 0)
+            assert (len(done), len(waiting)) == (10, 0)
             raised: list[Any] = [task.exception() for task in tasks]
-            assert held.stored == [-1, 0, 1, 2, 3]
-        assert [type(error) for error in raised[::2]] == [RuntimeError, RuntimeError, Unusual, FileNotFoundError]
+            assert held.stored == [-1, 0, 1, 2, 3, 4]
+        assert [type(error) for error in raised[::2]] == [RuntimeError, RuntimeError, Unusual, Exit, FileNotFoundError]
         assert [type(raised[at].__cause__) for at in (0, 2)] == [StopIteration, asyncio.CancelledError]
         assert raised[-2].filename == "here"
 
@@ -266,20 +271,39 @@ def test_a_send_that_is_cancelled_when_the_client_has_ended_is_cancelled() -> No
     asyncio.run(main())
 
 
-def test_no_send_waits_for_a_client_that_has_failed() -> None:
-    """What an application's `encode` raises may end the client's thread, with all that is under way in it."""
+def test_what_an_encoder_raises_reaches_its_send() -> None:
+    """Even what would end the client's thread, and the sends beside it are made."""
 
-    def encode(_: object) -> bytes:
-        raise SystemExit
+    def encode(body: bytes) -> bytes:
+        if body == b"0":
+            raise Exit
+        return body
 
     async def main() -> None:
         async with held_broker() as held:
             cast("Any", held.producer.host.client.lanes)._body_of = encode
+            outcomes = await asyncio.gather(*held.start([0, 1]), return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [Exit, SendResult]
+            assert held.stored == [-1, 1]
+
+    asyncio.run(main())
+
+
+def test_no_send_waits_for_a_client_that_has_failed() -> None:
+    """A fault of ours ends the client's thread, with all that is under way in it; each error names it."""
+
+    def fail(_: object) -> None:
+        raise LookupError("a bug")
+
+    async def main() -> None:
+        async with held_broker() as held:
+            cast("Any", held.producer.host.client).lanes = SimpleNamespace(add=fail)
             outcomes: list[Any] = []
             async with asyncio.timeout(10):
                 for _ in range(2):
                     outcomes += await asyncio.gather(*held.start([0, 1]), return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [Closed] * 4
+            assert all(isinstance(outcome.__cause__, trio.TrioInternalError) for outcome in outcomes)
 
     with pytest.raises(trio.TrioInternalError):
         asyncio.run(main())
