@@ -169,7 +169,10 @@ class AioProducer(Hosted[AioHost[producer.Producer[Body]]], Generic[Body]):
         """What this producer has done since it was opened."""
         return self.host.client.statistics()
 
-    send_oneway = _asked(producer.Producer.send_oneway)
+    async def send_oneway(self, message: Message[Body], *, key: str | None = None, queue: MessageQueue | None = None) -> None:
+        """Send one message without acknowledgement; see `Producer.send_oneway`."""
+        await self.host.run(self.host.client.send_oneway, message, key=key, queue=queue)
+
     queues = _asked(producer.Producer.queues)
 
 
@@ -471,11 +474,11 @@ class AioAdmin(Hosted[AioHost[admin.Admin]]):
 
 def _in_asyncio(
     open_async: Callable[P, AbstractAsyncContextManager[Client]], shell: Callable[[AioHost[Client]], Shell]
-) -> Callable[P, Opening[Client, Shell]]:
+) -> Callable[P, AbstractAsyncContextManager[Shell, None]]:
     """Make the counterpart of an `open_...` for asyncio, with the same arguments."""
 
     @wraps(open_async)
-    def open_in_asyncio(*args: P.args, **kwargs: P.kwargs) -> Opening[Client, Shell]:
+    def open_in_asyncio(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[Shell, None]:
         return Opening(open_async, shell, args, kwargs)
 
     return open_in_asyncio

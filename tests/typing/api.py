@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import assert_type
 
 import msgspec
@@ -143,7 +144,15 @@ async def typed() -> None:
         async for received in in_asyncio:
             assert_type(received.value, Order)
     async with aio.open_producer(encode=encode_order) as from_asyncio:
+        assert_type(from_asyncio, aio.AioProducer[Order])
         await from_asyncio.send(Message("orders", Order(1)))
+        await from_asyncio.send_oneway(Message("orders", Order(1)))
+        await from_asyncio.send_oneway(Message("orders", b"42"))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    async with AsyncExitStack() as stack:
+        assert_type(await stack.enter_async_context(aio.open_producer()), aio.AioProducer[bytes])
+        assert_type(await stack.enter_async_context(aio.open_producer(encode=encode_order)), aio.AioProducer[Order])
+        opening = aio.open_consumer(group="billing", topics="orders", decode=decode_order)
+        assert_type(await stack.enter_async_context(opening), aio.AioConsumer[Order])
     with blocking.open_consumer(group="billing", topics="orders", decode=decode_order) as in_threads:
         for each in in_threads:
             assert_type(each.value, Order)

@@ -53,10 +53,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Main], None]:
 
 
 def producer_of(cluster: Embedded) -> AbstractAsyncContextManager[aio.AioProducer[bytes]]:
-    opening: AbstractAsyncContextManager[aio.AioProducer[bytes]] = aio.open_producer(  # pyright: ignore[reportUnknownVariableType]
-        cluster.namesrv, send_timeout_seconds=PATIENCE_SECONDS
-    )
-    return opening  # pyright: ignore[reportUnknownVariableType]
+    return aio.open_producer(cluster.namesrv, send_timeout_seconds=PATIENCE_SECONDS)
 
 
 async def lag(cluster: Embedded, topic: str) -> int:
