@@ -193,6 +193,21 @@ def _hand_out_what_was_given_away(_: Any) -> property:
     return property(lambda self: self.assigned.paused)
 
 
+def _hand_out_what_is_paused(original: Any) -> Callable[[Any], bool]:
+    def ready(self: Any) -> bool:
+        paused, self.assigned.paused = self.assigned.paused, False
+        try:
+            return bool(original(self))
+        finally:
+            self.assigned.paused = paused
+
+    return ready
+
+
+def _continue_behind_a_seek(original: Any) -> Callable[[Any, Any, int], None]:
+    return lambda self, source, offset: original(self, source, offset + 1)
+
+
 def _count_a_queue_that_was_given_away(original: Any) -> Callable[[Any], None]:
     def stop(self: Any) -> None:
         held = self.held_bytes
@@ -253,5 +268,7 @@ WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ..
         ("blocking",),
     ),
     ("hand out what was given away", Source, "withheld", _hand_out_what_was_given_away, ("blocking",)),
+    ("hand out what is paused", Source, "ready", _hand_out_what_is_paused, ("moving",)),
+    ("continue behind the offset of a seek", QueueKeeper, "move_to", _continue_behind_a_seek, ("moving",)),
 )
 """The same fields, for bugs that must be found while name servers and networks fail too."""

@@ -177,6 +177,37 @@ class Handling:
     """When it was handled to the end or sent back for a retry, after which the group may commit it."""
 
 
+@attrs.define(eq=False)
+class Pause:
+    """A time in which a member hands out nothing of a queue."""
+
+    member: str
+    queue: Queue
+    since: int
+    """How many handlings the history had when the pause began."""
+    until: int | None = None
+    """How many it had when the pause or the run ended."""
+
+
+@attrs.define(eq=False)
+class Seek:
+    """A member has moved a queue that it reads back to an offset."""
+
+    group: str
+    member: str
+    queue: Queue
+    offset: int
+    """Where it continues; 0 if that is not known."""
+    seconds: float
+    """When the seek began."""
+    since: int
+    """How many handlings the history had then."""
+    until: int | None = None
+    """How many it had when the queue was moved again or given up."""
+    exact: bool = False
+    """Whether `offset` is known, and no message of the queue was handed out during the seek."""
+
+
 @attrs.frozen
 class Held:
     """The end of the log of a node that has been a slave since the last such look."""
@@ -284,6 +315,8 @@ class History:
     handlings: list[Handling] = attrs.field(factory=list[Handling])
     member_commits: list[Commit] = attrs.field(factory=list[Commit])
     """Commits of groups whose handlings are all in the history."""
+    pauses: list[Pause] = attrs.field(factory=list[Pause])
+    seeks: list[Seek] = attrs.field(factory=list[Seek])
     common_commits: list[Commit] = attrs.field(factory=list[Commit])
     """The same commits as far as the master and all slaves have them: a slave's copy may be old."""
     subscriptions: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from ...broker.locks import OWNER_BELIEVES_SECONDS
-from ..history import Commit, End, Handling, History, Queue
+from ..history import Commit, End, Handling, History, Queue, Seek
 
 SAME_MOMENT_SECONDS = 1e-6
 """Times that differ by less count as equal."""
@@ -58,16 +58,24 @@ def nothing_committed_is_handed_out_again(history: History) -> Iterator[str]:
     """What a group has committed is delivered to none of its members again, except while a queue changes its owner.
 
     A crash of the broker may lose the commits of the last `commit_seconds` before it. A commit counts from the moment at which
-    all slaves have copied it: a member that cannot reach the master asks a slave, which knows no later one.
+    all slaves have copied it: a member that cannot reach the master asks a slave, which knows no later one. After a seek,
+    commits count that are made when the master has its offset.
     """
     if not history.consumers_follow(len(history.ends)):
         return  # offsets of messages that a power cut lost are assigned to other messages
     commits: dict[tuple[str, Queue], list[Commit]] = {}
     for commit in history.common_commits:
         commits.setdefault((commit.group, commit.queue), []).append(commit)
+    moves = {(seek.group, seek.queue): ([seek], list[Commit]()) for seek in history.seeks}
+    for seek in history.seeks:
+        moves[seek.group, seek.queue][0].append(seek)
+    for commit in history.member_commits:
+        if (commit.group, commit.queue) in moves:
+            moves[commit.group, commit.queue][1].append(commit)
     for one in history.handlings:
+        void_until = _void_until(one, *moves.get((one.group, one.queue), ((), ())))
         for commit in commits.get((one.group, one.queue), ()):
-            if commit.offset <= one.queue_offset:
+            if commit.offset <= one.queue_offset or commit.seconds <= void_until:
                 continue
             kept = commit.seconds + PASSED_ON_SECONDS < one.began and not any(
                 ended - history.commit_seconds <= commit.seconds <= ended <= one.began for ended in history.ended_at
@@ -78,6 +86,45 @@ def nothing_committed_is_handed_out_again(history: History) -> Iterator[str]:
                     f"committed {commit.offset} at {commit.seconds:.2f} s"
                 )
                 break
+
+
+def _void_until(one: Handling, seeks: Sequence[Seek], commits: Sequence[Commit]) -> float:
+    """When the commits that rule a message out begin, if a member has moved its queue back.
+
+    The offset of before the seek is committed until the broker has the new one.
+
+    Args:
+        one: the delivery of the message.
+        seeks: those of the queue.
+        commits: what the master had of the queue.
+    """
+    moved = max((seek.seconds for seek in seeks if seek.offset <= one.queue_offset and seek.seconds <= one.began), default=None)
+    if moved is None:
+        return -inf
+    back = (commit.seconds for commit in commits if commit.seconds >= moved and commit.offset <= one.queue_offset)
+    return min(back, default=inf)
+
+
+def paused_queues_hand_out_nothing(history: History) -> Iterator[str]:
+    """A member begins to handle no message of a queue between `pause` and `resume`."""
+    for pause in history.pauses:
+        for one in history.handlings[pause.since : pause.until]:
+            if (one.member, one.queue) == (pause.member, pause.queue):
+                yield f"{one.member} was given {one.queue}@{one.queue_offset} at {one.began:.2f} s, in a pause of the queue"
+
+
+def seeks_continue_at_their_offset(history: History) -> Iterator[str]:
+    """The first message of a queue that a member is given after a seek is that of the offset, and none that was prefetched."""
+    if not history.consumers_follow(len(history.ends)):
+        return  # the offset may be behind the end of a log that has lost its tail
+    for seek in history.seeks:
+        after = history.handlings[seek.since : seek.until]
+        first = next((one for one in after if (one.member, one.queue) == (seek.member, seek.queue)), None)
+        if seek.exact and first is not None and first.queue_offset != seek.offset:
+            yield (
+                f"{seek.member} sought {seek.offset} of {seek.queue} at {seek.seconds:.2f} s, and was given "
+                f"{first.queue_offset} at {first.began:.2f} s"
+            )
 
 
 def ordered_queues_are_handled_in_order(history: History) -> Iterator[str]:

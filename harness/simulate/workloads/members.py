@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import ClassVar
 
 import attrs
@@ -146,7 +147,7 @@ class Members(Workload):
         while True:
             opened += 1
             name = f"{self.name}-{number}.{opened}"
-            revoked = self._revoked[name] = set[MessageQueue]()
+            self._revoked[name] = set[MessageQueue]()
             seconds = scene.life_seconds * scene.rng.uniform(0.3, 2.0) if style.leaves and not scene.healed else float("inf")
             try:
                 async with open_consumer(
@@ -158,8 +159,8 @@ class Members(Workload):
                     consume_from=ConsumeFrom.FIRST,
                     messages_per_queue_max=style.messages_per_queue_max,
                     bytes_max=style.bytes_max,
-                    on_assigned=revoked.difference_update,
-                    on_revoked=revoked.update,
+                    on_assigned=partial(self._assigned, name),
+                    on_revoked=partial(self._given_up, name),
                     world=world,
                 ) as consumer:
                     self._consumers.append(consumer)
@@ -174,6 +175,14 @@ class Members(Workload):
             except ClientError as error:
                 scene.note(f"{name}: {type(error).__name__}")
             await trio.sleep(scene.life_seconds * scene.rng.random() * 0.1)
+
+    def _assigned(self, member: str, queues: Sequence[MessageQueue]) -> None:
+        """Handle the callback of queues that a member has taken."""
+        self._revoked[member].difference_update(queues)
+
+    def _given_up(self, member: str, queues: Sequence[MessageQueue]) -> None:
+        """Handle the callback of queues of which a member hands out nothing more."""
+        self._revoked[member].update(queues)
 
     async def _be(self, consumer: Consumer, member: str, host: str) -> None:
         """Run a member: consume, and commit if its style says so; exceptions are raised unchanged."""

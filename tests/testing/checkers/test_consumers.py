@@ -9,8 +9,10 @@ from ledgermq.testing.checkers.consumers import (
     nothing_is_acknowledged_before_it_was_handled,
     ordered_queues_are_handled_in_order,
     ordered_queues_have_one_owner,
+    paused_queues_hand_out_nothing,
+    seeks_continue_at_their_offset,
 )
-from ledgermq.testing.history import Commit, Handling, History, Put
+from ledgermq.testing.history import Commit, Handling, History, Pause, Put, Seek
 
 QUEUE = ("T", 0)
 
@@ -53,6 +55,46 @@ def test_a_message_that_comes_again_long_after_its_commit_is_found() -> None:
 
     run.ended_at, run.commit_seconds = [4.0], 10.0
     assert list(nothing_committed_is_handed_out_again(run)) == []
+
+
+def test_after_a_seek_a_message_comes_again_until_the_group_has_passed_it_once_more() -> None:
+    """What was committed before the broker had the new offset does not count; a seek behind the message changes nothing."""
+    late = 3.5 + 2 * PASSED_ON_SECONDS
+    run = history(handling(0, 1, 2), handling(0, late, late + 1))
+    run.member_commits = run.common_commits = [Commit(3.5, "g", QUEUE, 1, 0), Commit(5, "g", QUEUE, 1, 0)]
+    run.seeks = [Seek("g", "a", QUEUE, 1, 4, 1)]
+    assert len(list(nothing_committed_is_handed_out_again(run))) == 1
+
+    run.seeks = [Seek("g", "a", QUEUE, 0, 4, 1)]
+    assert list(nothing_committed_is_handed_out_again(run)) == []
+
+    run.member_commits = run.common_commits = [*run.common_commits, Commit(6, "g", QUEUE, 0, 0), Commit(7, "g", QUEUE, 1, 0)]
+    assert len(list(nothing_committed_is_handed_out_again(run))) == 1
+
+
+def test_a_message_that_a_paused_queue_hands_out_is_found() -> None:
+    """Of the member that has paused it, between the pause and its end."""
+    run = history(handling(0, 1, 2), handling(1, 3, 4))
+    run.pauses = [Pause("a", QUEUE, 0, 0), Pause("b", QUEUE, 0), Pause("a", ("T", 1), 0), Pause("a", QUEUE, 2)]
+    assert list(paused_queues_hand_out_nothing(run)) == []
+
+    run.pauses = [Pause("a", QUEUE, 1)]
+    assert list(paused_queues_hand_out_nothing(run)) == ["a was given ('T', 0)@1 at 3.00 s, in a pause of the queue"]
+
+
+def test_a_seek_that_continues_elsewhere_is_found() -> None:
+    """By the first message that its member is given of the queue, before that is given up or moved again."""
+    run = history(handling(0, 1, 2), handling(1, 3, 4), handling(0, 5, 6))
+    run.seeks = [
+        Seek("g", "a", QUEUE, 0, 4, 2, exact=True),
+        Seek("g", "a", QUEUE, 1, 4, 2, until=2, exact=True),
+        Seek("g", "b", QUEUE, 1, 4, 2, exact=True),
+        Seek("g", "a", QUEUE, 1, 4, 2),
+    ]
+    assert list(seeks_continue_at_their_offset(run)) == []
+
+    run.seeks = [Seek("g", "a", QUEUE, 1, 4, 2, exact=True)]
+    assert len(list(seeks_continue_at_their_offset(run))) == 1
 
 
 def test_a_message_that_is_handled_before_its_predecessor_is_found() -> None:
