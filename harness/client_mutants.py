@@ -204,6 +204,10 @@ def _hand_out_what_is_paused(original: Any) -> Callable[[Any], bool]:
     return ready
 
 
+def _hand_out_what_crossed_before_a_pause(_: Any) -> property:
+    return property(lambda self: self.dropped or self.lock_expired)
+
+
 def _continue_behind_a_seek(original: Any) -> Callable[[Any, Any, int], None]:
     return lambda self, source, offset: original(self, source, offset + 1)
 
@@ -269,6 +273,13 @@ WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ..
     ),
     ("hand out what was given away", Source, "withheld", _hand_out_what_was_given_away, ("blocking",)),
     ("hand out what is paused", Source, "ready", _hand_out_what_is_paused, ("moving",)),
+    (
+        "hand out what crossed before a pause",
+        Source,
+        "withheld",
+        _hand_out_what_crossed_before_a_pause,
+        ("moving_threads",),
+    ),
     ("continue behind the offset of a seek", QueueKeeper, "move_to", _continue_behind_a_seek, ("moving",)),
 )
 """The same fields, for bugs that must be found while name servers and networks fail too."""

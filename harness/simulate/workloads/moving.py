@@ -19,6 +19,7 @@ from ledgermq.message.message import MessageQueue
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.history import Handling, Pause, Queue, Seek
 
+from .blocking import Blocking
 from .members import Members, Style
 
 CHANGE_SHARE = 0.15
@@ -29,7 +30,7 @@ def _key(queue: MessageQueue) -> Queue:
     return (queue.topic, int(queue.queue_id))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)  # with slots, it could not be combined with another kind of members
 class Moving(Members):
     """One group whose members each have one loop: it begins to handle a message in the moment in which it is handed out."""
 
@@ -159,3 +160,16 @@ class Moving(Members):
     def counts(self) -> dict[str, int]:
         history = self.scene.history
         return {**super().counts(), "pauses": len(history.pauses), "seeks": len(history.seeks)}
+
+
+@attrs.define(eq=False)
+class MovingThreads(Moving, Blocking):
+    """The same with threads that share a blocking consumer, to which many messages cross before they are handed out."""
+
+    name: ClassVar[str] = "moving_threads"
+    topic: ClassVar[str] = "MT"
+    styles: ClassVar[tuple[Style, ...]] = (
+        Style(name="moving_threads_auto"),
+        Style(name="moving_threads_break", take="break"),
+        Style(name="moving_threads_ordered", ordered=True),
+    )

@@ -17,7 +17,7 @@ from .groups import Groups
 from .kinds import Kinds, OrderedKinds
 from .members import Concurrent, Ordered
 from .membership import Membership
-from .moving import Moving
+from .moving import Moving, MovingThreads
 from .numbered import Numbered
 from .offsets import Offsets
 from .plain import Plain
@@ -54,6 +54,7 @@ _OF_WIDE_SEEDS: tuple[type[Workload], ...] = (
     Numbered,
     Access,
     Moving,
+    MovingThreads,
 )
 WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in (*_DLEDGER, *_OF_WIDE_SEEDS)}
 CLASSIC_WORKLOADS = tuple(workload.name for workload in _CLASSIC)
