@@ -1,12 +1,13 @@
 """Answers the requests of brokers and administrators (RocketMQ ControllerRequestProcessor).
 
-Heartbeats and the question for the leader are answered by every controller at once, everything else by the leader, once a
-majority has confirmed it. Whether a request may be carried out is decided in `decisions.py`.
+Every controller takes note of heartbeats and says which of them leads, at once. Everything else is answered by the leader, once
+a majority has confirmed it. Whether a request may be carried out is decided in `decisions.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 import attrs
 import trio
@@ -130,8 +131,18 @@ class ControllerService:
         return request.response(body=b'{"replicasInfoTable":{%b}}' % b",".join(entries))
 
     def heartbeat(self, _: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        self.node.hear(BrokerHeartbeat.of(request))
-        return request.response()
+        """904: a sign of life.
+
+        A controller that no longer leads must say so: its brokers keep their connections as long as its process lives, and the
+        next leader takes them for dead if they come later than their time-out.
+        """
+        beat = BrokerHeartbeat.of(request)
+        if self.node.replica.is_leader:
+            self.node.hear(beat)
+            return request.response()
+        with suppress(RequestRefused):  # a follower may not know the replica yet
+            self.node.hear(beat)
+        return request.response(ResponseCode.CONTROLLER_NOT_LEADER, remark="this controller does not lead")
 
     def metadata(self, _: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         return request.response(ext=self.node.metadata().ext())

@@ -109,6 +109,23 @@ def test_a_heartbeat_of_an_unknown_replica_is_refused(broker_id: int | None) -> 
     scenario(story, nodes=1)
 
 
+def test_a_controller_that_does_not_lead_hears_a_heartbeat_and_says_that_it_does_not_lead() -> None:
+    """A former leader whose process lives keeps its connections, and its brokers must reach the next one in time."""
+
+    async def story(group: Group) -> None:
+        await serving(group)
+        leader = await group.leader()
+        beat = BrokerHeartbeat(cluster_name=CLUSTER, broker_name=NAME, broker_addr="h:1", broker_id=1)
+        for node in group.nodes:
+            await group.until(lambda node=node: NAME in node.up.node.state.sets)
+            answer = await group.ask(node, RequestCode.BROKER_HEARTBEAT, beat)
+
+            assert answer.code == (ResponseCode.SUCCESS if node is leader else ResponseCode.CONTROLLER_NOT_LEADER)
+            assert node.up.node.situation.is_alive(node.set, 1)
+
+    scenario(story, nodes=3)
+
+
 def test_a_request_that_cannot_be_read_is_refused() -> None:
     async def story(group: Group) -> None:
         for code in (
