@@ -20,7 +20,8 @@ from ledgermq.testing.history import End
 
 from .controller_mutants import elect_one_outside, judge_at_once, keep_those_who_crashed
 from .outcome import Outcome
-from .simulate.elected import MUTE, Blow, ElectedDraw, simulate_elected
+from .simulate.elected import simulate_elected
+from .simulate.elected_draw import MUTE, Blow, ElectedDraw
 from .store_mutants import do_nothing, found_by
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import attrs
 import pytest
 
-from harness.simulate.elected import Blow, ElectedDraw, simulate_elected
+from harness.simulate.elected import simulate_elected
+from harness.simulate.elected_draw import Blow, ElectedDraw
 from ledgermq.testing.history import End
 from ledgermq.testing.logs import logs_silenced
 
