@@ -14,6 +14,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 import trio
@@ -287,6 +288,12 @@ class SimListener(Listener[Stream]):
         self._send.send_nowait(stream)
 
     async def aclose(self) -> None:
+        with suppress(trio.WouldBlock, trio.ClosedResourceError):
+            while True:  # the operating system resets the connections that nobody has accepted
+                waiting = self._receive.receive_nowait()
+                waiting.close()
+                if waiting.other is not None:
+                    waiting.other.lose()
         self.close()
         await trio.lowlevel.checkpoint()
 

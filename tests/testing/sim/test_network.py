@@ -83,6 +83,21 @@ def test_nobody_listening_refuses_and_a_taken_port_is_an_error() -> None:
     seeded_run(main, seed=1)
 
 
+def test_a_closed_listener_ends_the_connections_that_nobody_has_accepted() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        (listener,) = await fabric.machine(B).open_listeners("", SERVER.port)
+        client = await fabric.machine(A).open_stream(SERVER)
+
+        await listener.aclose()
+
+        assert fabric.left_open(B) == []
+        with pytest.raises(trio.BrokenResourceError):
+            await client.receive_some()
+
+    seeded_run(main, seed=1)
+
+
 def test_a_cut_path_holds_bytes_back_until_it_is_healed() -> None:
     async def main() -> None:
         fabric = SimFabric()
