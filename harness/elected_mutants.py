@@ -43,14 +43,19 @@ def with_synced_puts(seed: int) -> Outcome:
     return simulate_elected(seed, mend)
 
 
-def with_blows(*blows: Blow, alone: tuple[Blow, ...] = (), twice: bool = False) -> Callable[[int], Outcome]:
-    """The simulator of whole nodes, in which these faults happen, then failures of one node alone, and nothing else."""
+def with_blows(*blows: Blow, alone: tuple[Blow, ...] = (), **settings: Any) -> Callable[[int], Outcome]:
+    """The simulator of whole nodes, in which these faults happen, then failures of one node alone, and nothing else.
+
+    Args:
+        settings: fields of the draw that are not as they are by default.
+    """
 
     def mend(draw: ElectedDraw) -> ElectedDraw:
         plain = attrs.evolve(draw, workloads=("plain",), nodes=2, controllers=3, life_seconds=5.0, sync_seconds_max=0.0)
         calm = attrs.evolve(plain, sync_flush=False, connection_losses=False, half_open=False, partitions=False)
         still = attrs.evolve(calm, one_way_cuts=False, disk_errors=False, clock_jumps=False, clock_drift=0.0, restarts=False)
-        return attrs.evolve(still, blows=blows, failures=alone, twice=twice)
+        usual = attrs.evolve(still, twice=False, members_min=1, copies=None, autoswitch=False)
+        return attrs.evolve(usual, blows=blows, failures=alone, **settings)
 
     return lambda seed: simulate_elected(seed, mend)
 
@@ -88,14 +93,6 @@ def _name_the_lowest_id(_: Any) -> Any:
     return property(lambda self: [min(self.members - {self.own_id})])
 
 
-def _confirm_the_whole_log(original: Any) -> Callable[[Any], None]:
-    def begin(self: Any) -> None:
-        self.confirmed = self.log_end()
-        original(self)
-
-    return begin
-
-
 def _follow_any_epoch(original: Any) -> Callable[[Any, int, bytes, list[Any]], None]:
     def take(self: Any, kind: int, body: bytes, facts: list[Any]) -> None:
         self.epoch_min = 0
@@ -122,10 +119,26 @@ def _believe_the_last_stop(_: Any) -> Callable[[Any], bool]:
     return lambda self: self.disk.exists(f"{self.root}/abort")
 
 
+def _change_at_first(change: Callable[[Any], None]) -> Callable[[Any], Callable[[Any], None]]:
+    """Make a function that changes a new object before it begins to work."""
+
+    def plant(original: Any) -> Callable[[Any], None]:
+        def begin(self: Any) -> None:
+            change(self)
+            original(self)
+
+        return begin
+
+    return plant
+
+
 LEADER_ENDS = with_blows(Blow("slow", seconds=10.0), alone=(Blow("end leading controller"),) * 2)
 POWER_ENDS = with_blows(alone=(Blow("end master", End.POWER, 0.05),) * 2)
 MASTERS_END = with_blows(*(Blow("end masters", seconds=2.0),) * 4)
 RESTARTS = with_blows(alone=(Blow("end", End.POWER, 0.05),) * 2, twice=True)
+RESTORED = with_blows(alone=(Blow("restore master", seconds=0.05),) * 2)
+SLAVES_END = with_blows(*(Blow("end", seconds=2.0),) * 4, members_min=2)
+ONE_OF_TWO = with_blows(*(Blow("end", seconds=2.0),) * 2, copies=2)
 MUTE_LEADERS = with_blows(alone=(Blow(MUTE),) * 2)
 HANDSHAKES = found_by("ha/classic/test_authenticated.py")
 SETS, CONVERSATIONS = found_by("ha/classic/test_in_sync.py"), found_by("ha/controller/test_session.py")
@@ -145,7 +158,7 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         "elected: confirm the whole log at once",
         InSyncAcknowledgements,
         "__attrs_post_init__",
-        _confirm_the_whole_log,
+        _change_at_first(lambda acks: setattr(acks, "confirmed", acks.log_end())),
         SETS,
     ),
     ("elected: rule out nobody who was proposed", InSyncAcknowledgements, "proposal", _rule_nobody_out, SETS),
@@ -154,6 +167,21 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
     ("elected: elect one outside the set", decisions, "elect", elect_one_outside, MASTERS_END),
     ("elected: a fresh leader judges at once", Liveness, "begin", judge_at_once, LEADER_ENDS),
     ("elected: keep those who crashed", decisions, "_after_restart", keep_those_who_crashed, POWER_ENDS),
+    ("elected: keep a master whose disk is an older copy", decisions, "_after_restart", keep_those_who_crashed, RESTORED),
+    (
+        "elected: acknowledge with too few members",
+        InSyncAcknowledgements,
+        "__attrs_post_init__",
+        _change_at_first(lambda acks: setattr(acks, "members_min", 1)),
+        SLAVES_END,
+    ),
+    (
+        "elected: acknowledge with one copy of two",
+        InSyncAcknowledgements,
+        "__attrs_post_init__",
+        _change_at_first(lambda acks: setattr(acks, "replicas", 1)),
+        ONE_OF_TWO,
+    ),
     ("elected: forget a crash before registering", IdentityFiles, "note_crash", _believe_the_last_stop, RESTARTS),
     ("elected: lead with a disk that refuses", DiskTasks, "_refused", do_nothing, MUTE_LEADERS),
     ("elected: acknowledge what is not synced", HAClient, "_sync_reported", _wait_for_nothing, with_synced_puts),

@@ -1,8 +1,9 @@
 """The simulator of whole nodes in controller mode: controllers, brokers whose master they elect, name servers and clients.
 
 An acknowledged message is on every replica in sync. So it is lost only with all of them, which the checkers allow in one case:
-with ASYNC_FLUSH a replica that has lost power is elected, because no other one in sync lives or reaches the controllers
-(`SetWatch.lossy`). While the set is the master alone, its power cut is enough for that. With SYNC_FLUSH nothing may be lost.
+a replica that has lost power with ASYNC_FLUSH, or got an older copy of its disk, is elected, because no other one in sync lives
+or reaches the controllers (`SetWatch.lossy`). While the set is the master alone, its power cut is enough for that. If fewer
+copies acknowledge a message than there are nodes, a failover may lose it.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from ledgermq.ha.controller.server import Controller, open_controller
 from ledgermq.testing.checkers import DLEDGER_CHECKERS
 from ledgermq.testing.embedded import broker_configs
 from ledgermq.testing.history import End, History
+from ledgermq.testing.sim.disk import DiskBackup
 from ledgermq.world.address import Address
 
 from ..outcome import Outcome
-from .elected_draw import ENDS, MUTE, Blow, ElectedDraw
+from .elected_draw import ENDS, MUTE, RESTORES, Blow, ElectedDraw
 from .nodes import NodesRun, fabric_of, simulate
 from .operations import refused_from, stop_and_cut
 from .scene import BROKER_PORT, Node, Process, difference, tables_of
-from .sets import NAME, SetScene, SetWatch
+from .sets import NAME, Server, SetScene, SetWatch
 from .workloads.delayed import DELAY_LEVELS
 
-Server = Process[Broker] | Process[Controller]
 CONTROLLER_PORT, GROUP_PORT = 19876, 9877
 ELECT_SECONDS = 15.0
 """Virtual time after which nodes without faults must have a master that accepts messages."""
@@ -66,8 +67,18 @@ class ElectedRun(NodesRun[ElectedDraw]):
             retries_max=draw.retries_max,
             change_seconds=-inf,  # an answered change is on all replicas in sync
         )
-        watch = SetWatch(draw.segment_size)
-        return cls(draw, SetScene(rng, fabric_of(draw), history, draw.life_seconds, draw.sync_seconds_max, watch=watch))
+        scene = SetScene(
+            rng,
+            fabric_of(draw),
+            history,
+            draw.life_seconds,
+            draw.sync_seconds_max,
+            watch=SetWatch(draw.segment_size, may_lose=draw.may_lose),
+            sync_flush=draw.sync_flush,
+            members_min=draw.members_min,
+            copies_min=draw.copies,
+        )
+        return cls(draw, scene)
 
     @property
     def group(self) -> SetScene:
@@ -123,7 +134,11 @@ class ElectedRun(NodesRun[ElectedDraw]):
             "enableControllerMode": "true",
             "controllerAddr": ";".join(str(Address(process.host, CONTROLLER_PORT)) for process in group.controllers),
             "haSecret": "secret",
+            "haProtocol": "rocketmq" if draw.autoswitch else "ledgermq",
             "flushDiskType": "SYNC_FLUSH" if draw.sync_flush else "ASYNC_FLUSH",
+            "minInSyncReplicas": str(draw.members_min),
+            "inSyncReplicas": str(draw.copies or 1),
+            "allAckInSyncStateSet": "true" if draw.copies is None else "false",
             "haTransferBatchSize": str(draw.transfer_batch),
             "mappedFileSizeCommitLog": str(draw.segment_size),
             "maxMessageSize": str(draw.segment_size // 2),
@@ -151,7 +166,7 @@ class ElectedRun(NodesRun[ElectedDraw]):
         while True:
             await trio.sleep(SETTLE_SECONDS)
             async with self._starting:
-                for node in self.nodes if self.watch.losses else ():
+                for node in self.nodes if self.watch.losses or self.draw.may_lose else ():
                     if node.broker is not None and (at := refused_from(node)) is not None:
                         self.scene.note(f"the log of {node.host} is cut at {at}")
                         self.blows["cut_by_name"] += 1
@@ -169,8 +184,9 @@ class ElectedRun(NodesRun[ElectedDraw]):
 
     def _lost(self) -> None:
         """Expect nothing that was acknowledged until now."""
-        self.scene.note("a replica that may lack acknowledged messages is elected, because no other one lives")
+        self.scene.note("a replica that may lack acknowledged messages is elected")
         self._life_ended(End.POWER)
+        self.history.sync_flush = False  # lives end by power cuts here only
         self.history.change_seconds = self.history.commit_seconds = inf
 
     # ---------------------------------------------------------------- lives
@@ -184,6 +200,8 @@ class ElectedRun(NodesRun[ElectedDraw]):
             self.blows[blow.kind.replace(" ", "_")] += 1
             if blow.kind == "end masters":
                 await self._end_masters(nursery, blow)
+            elif blow.kind in RESTORES:
+                await self._restore(nursery, blow)
             elif blow.kind in ENDS:
                 await self._end_some(nursery, self._victims(blow.kind), blow.end, blow.seconds)
             else:
@@ -209,16 +227,21 @@ class ElectedRun(NodesRun[ElectedDraw]):
             group.leading_controller.machine.disk.faults.write_error = 1.0
         self.blows["single_failure"] += 1
         self.watch.calm = True
+        copy = victim.machine.disk.backup() if failure.kind in RESTORES else None
+        if copy is not None:
+            await trio.sleep(self.draw.life_seconds)  # so that it lacks messages
         term = self.watch.known.term
         group.note(f"{victim.host} alone ends by {failure.end.value}")
         stopped = trio.current_time()
         async with trio.open_nursery() as ending:
-            ending.start_soon(self._end_some, nursery, [victim], failure.end, failure.seconds)
+            ending.start_soon(self._end_some, nursery, [victim], failure.end, failure.seconds, copy)
 
             def goes_on() -> bool:
                 return any(put.acknowledged and put.sent_at >= stopped for put in history.puts)
 
-            await self._until(goes_on, STOPPED_SECONDS, f"no message is acknowledged after {victim.host} alone has ended")
+            too_few = self.draw.nodes <= self.draw.members_min
+            seconds = STOPPED_SECONDS + (failure.seconds if too_few else 0.0)
+            await self._until(goes_on, seconds, f"no message is acknowledged after {victim.host} alone has ended")
         self.heal()
         await self._until(
             lambda: group.whole() and not self.watch.lossy,
@@ -248,15 +271,30 @@ class ElectedRun(NodesRun[ElectedDraw]):
             return [leading or rng.choice(group.controllers)]
         return [group.master.process if "master" in blow else rng.choice(brokers)]
 
-    async def _end_some(self, nursery: trio.Nursery, victims: Sequence[Server], end: End, seconds: float) -> None:
+    async def _restore(self, nursery: trio.Nursery, blow: Blow) -> None:
+        """Replace the disk of a broker by a copy of it that was made some time before."""
+        (victim,) = self._victims(blow.kind)
+        copy = victim.machine.disk.backup()
+        with trio.move_on_after(self.draw.life_seconds * self.rng.random()):
+            await self.strike()
+        await self._end_some(nursery, [victim], blow.end, blow.seconds, copy)
+
+    async def _end_some(
+        self, nursery: trio.Nursery, victims: Sequence[Server], end: End, seconds: float, copy: DiskBackup | None = None
+    ) -> None:
+        """End nodes, and start them again after a while, from a copy of the disk if there is one."""
         scene = self.scene
         async with self._starting:
             async with trio.open_nursery() as ending:
                 for process in victims:
                     scene.note(f"{process.host} ends by {end.value}")
-                    self.group.ends(process.host, end, sync_flush=self.draw.sync_flush)
+                    self.group.ends(process, end, restored=copy is not None)
                     ending.start_soon(process.end, end)
             self._life_ended()
+            if copy is not None:
+                for process in victims:
+                    scene.note(f"the disk of {process.host} is replaced by an older copy")
+                    process.machine.restore(copy)
             await trio.sleep(seconds)
             if self.rng.random() < 0.5:
                 scene.fabric.heal()
@@ -280,7 +318,7 @@ class ElectedRun(NodesRun[ElectedDraw]):
                 if (master := self.group.leader) is not None:
                     await trio.sleep(rng.random() * rng.choice((0.05, 1.0)))
                     self.scene.note(f"{master.host} ends by {blow.end.value}")
-                    self.group.ends(master.host, blow.end, sync_flush=self.draw.sync_flush)
+                    self.group.ends(master.process, blow.end)
                     await master.process.end(blow.end)
                     self._life_ended()
                     ended.append(master)

@@ -39,6 +39,10 @@ MUTE = "end master, mute controller"
 """The kind of a failure in which the disk of the leading controller takes no write when the master ends."""
 CONTROLLER_BLOWS = ("slow controller", "leading controller's sync fails", "leading controller's full disk")
 """Kinds of faults in a further life of some seeds."""
+RESTORES = ("restore", "restore master")
+"""Kinds of faults in which a node comes back with an older copy of its disk, in a further life of some seeds."""
+FURTHER_SALT = 0xC6DC
+"""Most seeds draw nothing further, and so find what they found before it was drawn."""
 
 
 @attrs.frozen
@@ -46,7 +50,7 @@ class Blow:
     """One fault of the group, at the end of a life."""
 
     kind: str
-    """One of `BLOWS`."""
+    """One of `BLOWS`, `CONTROLLER_BLOWS` and `RESTORES`, or `MUTE`."""
     end: End = End.KILL
     """How nodes end, if the fault ends nodes."""
     seconds: float = 1.0
@@ -73,6 +77,12 @@ class ElectedDraw(NodesDraw):
     """The most log bytes of one of the first frames; shorter than many records, so that a copy may end inside one."""
     twice: bool
     """Whether each node that comes back is stopped in order at once and started again, before a broker has registered."""
+    members_min: int = 1
+    """While fewer replicas are in sync, nothing is acknowledged (minInSyncReplicas)."""
+    copies: int | None = None
+    """How many copies acknowledge a message (inSyncReplicas); None if all replicas in sync do (allAckInSyncStateSet)."""
+    autoswitch: bool = False
+    """Whether brokers replicate by RocketMQ's frames of controller mode (haProtocol = rocketmq)."""
 
     @classmethod
     def of(cls, seed: int) -> ElectedDraw:
@@ -80,7 +90,7 @@ class ElectedDraw(NodesDraw):
         more = random.Random(seed ^ 0xD15C)  # noqa: S311 - never secrets; most seeds draw nothing more, and find what they found
         drawn = (name for name in DLEDGER_WORKLOADS if name in ALWAYS or rng.random() < WORKLOAD_SHARE)
         single = ("end", "end master", "end master", "end leading controller")
-        return cls(
+        draw = cls(
             seed=seed,
             nodes=rng.choice((2, 2, 3)),
             controllers=rng.choice((1, 3, 3)),
@@ -111,9 +121,28 @@ class ElectedDraw(NodesDraw):
             transfer_batch=rng.choice((200, 32_768)),
             twice=more.random() < 0.15,
         )
+        return draw.with_more(random.Random(seed ^ FURTHER_SALT))  # noqa: S311 - never secrets
+
+    def with_more(self, rng: random.Random) -> ElectedDraw:
+        """The same draw with settings and faults that were drawn later than the others."""
+        return attrs.evolve(
+            self,
+            members_min=2 if rng.random() < 0.15 else 1,
+            copies=rng.randint(2, self.nodes) if rng.random() < 0.15 else None,
+            autoswitch=rng.random() < 0.15,
+            blows=(*self.blows, *(Blow.of(rng, RESTORES) for _ in range(rng.random() < 0.15))),
+            failures=(*self.failures, *(Blow.of(rng, RESTORES) for _ in range(rng.random() < 0.1))),
+        )
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether a failover may lose acknowledged messages, because replicas in sync need not have them."""
+        return self.copies is not None and self.copies < self.nodes
 
     @property
     def only_ends(self) -> bool:
         """Whether nodes fail only as a whole, so that no master accepts commits without those in sync for long."""
         network = self.connection_losses or self.half_open or self.partitions or self.one_way_cuts
-        return not (network or self.disk_errors or self.clock_drift) and all(blow.kind in ENDS for blow in self.blows)
+        return not (network or self.disk_errors or self.clock_drift) and all(
+            blow.kind in (*ENDS, *RESTORES) for blow in self.blows
+        )

@@ -6,6 +6,7 @@ The watch sends no requests. It looks at all nodes at short intervals, and whene
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import attrs
 import trio
@@ -15,11 +16,11 @@ from ledgermq.ha.controller.node import ElectedNode
 from ledgermq.ha.controller.server import Controller
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.testing.history import End, Put
-from ledgermq.world.address import Address
 
 from .elections import ElectingScene, ElectionWatch
-from .scene import BROKER_PORT, Node, Process
+from .scene import Node, Process
 
+Server = Process[Broker] | Process[Controller]
 NAME = "broker-a"
 """The name of all brokers of the group."""
 HEAD_BYTES = 200
@@ -55,16 +56,21 @@ class SetWatch(ElectionWatch):
 
     known: KnownSet = KnownSet()
     """The newest set that any node has known."""
+    may_lose: bool = False
+    """Whether each failover may lose acknowledged messages, because replicas in sync need not have them."""
     lossy: set[str] = attrs.field(factory=set[str])
-    """The addresses of members that may have lost acknowledged messages since they joined, by a power cut with ASYNC_FLUSH.
+    """The addresses of members that may have lost acknowledged messages since they joined, by a power cut with ASYNC_FLUSH or
+    because their disk was replaced by an older copy.
 
     Such a member leaves the set when it registers, if another member lives.
     """
     calm: bool = False
     """Whether nothing may be lost, because one node has failed alone."""
     on_loss: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
-    """Called when such a member is elected, because there is no other one: acknowledged messages may be lost by that."""
+    """Called when acknowledged messages may be lost: when such a member is elected, because there is no other one, or at each
+    failover of a group that may lose them."""
     losses: int = 0
+    """How often such a member was elected."""
     ask_controllers: Callable[[], None] = lambda: None
     """Takes note of what the controllers know."""
     _takes: dict[str, int] = attrs.field(factory=dict[str, int])
@@ -88,13 +94,15 @@ class SetWatch(ElectionWatch):
         if known.epoch <= self.known.epoch:
             return
         before, self.known = self.known, known
-        if known.term > before.term and known.master in self.lossy:
+        elected = known.term > before.term
+        lossy = elected and known.master in self.lossy
+        if lossy:
             if self.calm:
-                self.found(f"{known.master} has lost power and is elected for epoch {known.term}, and other members live")
+                self.found(f"{known.master} has lost bytes and is elected for epoch {known.term}, and other members live")
             self.losses += 1
             self.lossy.clear()
-            for notify in self.on_loss:
-                notify()
+        for notify in self.on_loss if lossy or (elected and self.may_lose) else ():
+            notify()
         self.lossy &= known.members
 
     def look(self, nodes: list[Node]) -> None:
@@ -143,7 +151,14 @@ class SetScene(ElectingScene):
     """The machines of one group, of its controllers and of its clients."""
 
     watch: SetWatch = attrs.field(kw_only=True)
+    sync_flush: bool = attrs.field(kw_only=True)
+    members_min: int = attrs.field(kw_only=True)
+    """While fewer replicas are in sync, nothing may be acknowledged."""
+    copies_min: int | None = attrs.field(kw_only=True)
+    """How many copies acknowledge a message, as far as there are so many in sync; None if all replicas in sync do."""
     controllers: list[Process[Controller]] = attrs.field(factory=list[Process[Controller]])
+    _lost_at: dict[Node, float] = attrs.field(factory=dict[Node, float])
+    """When each node last lost what it had not synced, or everything since a copy of its disk was made."""
 
     @property
     def leading_controller(self) -> Process[Controller] | None:
@@ -191,18 +206,23 @@ class SetScene(ElectingScene):
         return one is not None and all(situation.is_alive(one, broker_id) for broker_id in one.replicas)
 
     def copies(self, put: Put) -> int | None:
-        """Check that every member of the set, which could be elected now, has the message; no number of copies is promised.
+        """Check that the replicas have the message that acknowledge it, with SYNC_FLUSH on their media.
 
-        With SYNC_FLUSH each must have it on its medium.
+        These are all members of the set, each of which could be elected now, or as many as `copies_min`; and they are at least
+        `members_min`. A node that has lost bytes while the answer was in transit may have had it.
         """
+        if not put.acknowledged:
+            return None
         self.look()
-        watch = self.watch
-        for node in self.nodes if put.acknowledged else ():
-            address = str(node.address)
-            if address in watch.known.members and address not in watch.lossy and not self._has(node, put):
-                watch.found(
-                    f"message {put.number} was acknowledged at {put.physical_offset}, and {node.host}, in sync, lacks it"
-                )
+        watch, place = self.watch, f"message {put.number} was acknowledged at {put.physical_offset}"
+        lacking = {str(node.address) for node in self.nodes if not self._has(node, put)}
+        if self.copies_min is None:
+            for address in sorted((watch.known.members & lacking) - watch.lossy):
+                watch.found(f"{place}, and {address}, in sync, lacks it")
+        excused = {str(node.address) for node in self.nodes if self._lost_at.get(node, -inf) >= put.sent_at}
+        needed = max(self.members_min, min(self.copies_min or 1, len(watch.known.members)))
+        if len(self.nodes) - len(lacking - excused) < needed:
+            watch.found(f"{place}, which needs {needed} copies, and {', '.join(sorted(lacking))} lack it")
         return None
 
     def _has(self, node: Node, put: Put) -> bool:
@@ -213,12 +233,13 @@ class SetScene(ElectingScene):
                 return False
             at = put.physical_offset - start
             head = disk.open(path, read_only=True).read(at, HEAD_BYTES)
-            durable = not self.history.sync_flush or disk.is_durable(path, at, int.from_bytes(head[:4], "big"))
+            durable = not self.sync_flush or disk.is_durable(path, at, int.from_bytes(head[:4], "big"))
             return b"%d;" % put.number in head and durable
 
-    def ends(self, host: str, end: End, *, sync_flush: bool) -> None:
-        """Take note that a process ends, and what a broker may lose by that."""
+    def ends(self, process: Server, end: End, *, restored: bool = False) -> None:
+        """Take note that a process ends, and what a broker may lose by that, or by the copy of its disk that is restored."""
         self.look()
-        address = str(Address(host, BROKER_PORT))
-        if end is End.POWER and not sync_flush and address in self.watch.known.members:
-            self.watch.lossy.add(address)
+        for node in self.nodes:
+            if node.process is process and (restored or (end is End.POWER and not self.sync_flush)):
+                self._lost_at[node] = trio.current_time()
+                self.watch.lossy |= {str(node.address)} & self.watch.known.members

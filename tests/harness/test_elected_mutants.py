@@ -15,6 +15,7 @@ SEEDS = {
     "elected: wait only for confirmed members": 2,
     "elected: a fresh leader judges at once": 2,
     "elected: keep those who crashed": 4,
+    "elected: keep a master whose disk is an older copy": 4,
     "elected: acknowledge what is not synced": 3,
     "elected: store before the epoch is kept": 70059,
 }

@@ -59,3 +59,31 @@ def test_one_seed_gives_one_trace_in_another_process_too() -> None:
     assert here.counts["acknowledged"] > 0
     assert here.counts["pulls_judged"] > 0
     assert here.counts["elections"] > 0
+
+
+@pytest.mark.slow
+def test_a_replica_with_an_older_copy_of_its_disk_loses_nothing_that_the_others_have() -> None:
+    """The master alone, then any broker, comes back with a copy of its disk that was made while it ran."""
+
+    def mend(draw: ElectedDraw) -> ElectedDraw:
+        failures = (Blow("restore master", End.KILL, 0.05), Blow("restore", End.POWER))
+        alone = attrs.evolve(draw, blows=(), failures=failures, restarts=False)
+        return attrs.evolve(alone, controllers=3, workloads=("plain", "pulls"), members_min=2)
+
+    outcome = simulate_elected(1, mend)
+
+    assert outcome.violations == []
+    assert outcome.counts["restored_backup"] == 2
+    assert outcome.counts["losses_allowed"] == 0
+
+
+@pytest.mark.slow
+def test_brokers_that_speak_rocketmqs_frames_to_each_other_lose_nothing() -> None:
+    def mend(draw: ElectedDraw) -> ElectedDraw:
+        failures = (Blow("end master"), Blow("restore master", End.POWER, 0.05))
+        return attrs.evolve(draw, workloads=("plain", "pulls"), failures=failures, autoswitch=True)
+
+    outcome = simulate_elected(1, mend)
+
+    assert outcome.violations == []
+    assert outcome.counts["restored_backup"] == 1
