@@ -34,7 +34,7 @@ def _accept_a_stale_set(original: Any) -> Callable[..., Any]:
 
 
 def keep_those_who_crashed(_: Any) -> Callable[..., list[Any]]:
-    return lambda *_: list[Any]()
+    return lambda *_args, **_settings: list[Any]()
 
 
 def _keep_the_epoch(original: Any) -> Callable[..., Any]:

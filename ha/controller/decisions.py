@@ -273,7 +273,7 @@ def decide_id(request: ApplyBrokerIdRequest, situation: Situation) -> Decision:
 
 
 def decide_registration(request: RegisterBrokerRequest, situation: Situation) -> Decision:
-    """1003: a replica has started.
+    """1003: a replica has started, which is a sign of life, too.
 
     | the process | it leaves the set | a new mastership begins, if it was the master |
     |---|---|---|
@@ -282,18 +282,22 @@ def decide_registration(request: RegisterBrokerRequest, situation: Situation) ->
     | may have lost messages; another member lives | yes | yes, without it |
     | may have lost messages; all other members are dead | no | yes, and it takes part |
 
+    One whose log ends before where it was last heard to end may have lost messages, however it stopped: its disk was replaced
+    by a copy that was made after an earlier stop in order.
+
     Raises:
         RequestRefused: it has no id here; or whether other members live is not known yet, and it has to register again.
             Nothing was changed.
     """
-    old = _registered(situation, request.broker_name, request.cluster_name)
-    if (replica := old.replicas.get(request.broker_id)) is None:
-        raise _need_to_register(f"{old.name} has no replica {request.broker_id}")
+    before = situation.liveness.last(request.broker_name, request.broker_id)
+    heard_from(request, situation)
+    old = situation.state.sets[request.broker_name]
     events: list[Change] = []
-    if replica.address != request.broker_address:
+    if old.replicas[request.broker_id].address != request.broker_address:
         events.append(AddressChanged(name=old.name, broker_id=request.broker_id, address=request.broker_address))
     if request.max_offset is not None and request.broker_id in old.in_sync:
-        events += _after_restart(old, request, situation)
+        shorter = before is not None and request.max_offset < before.log_end.max_offset
+        events += _after_restart(old, request.broker_id, situation, lossy=shorter or not request.clean_stop)
     new = old
     for event in events:
         new = changed(new, event)
@@ -310,12 +314,11 @@ def decide_registration(request: RegisterBrokerRequest, situation: Situation) ->
     return Decision(header, _set_of(new), tuple(events))
 
 
-def _after_restart(one: BrokerSet, request: RegisterBrokerRequest, situation: Situation) -> Iterable[Change]:
-    """What follows from the new process of a member of the set."""
-    me = request.broker_id
+def _after_restart(one: BrokerSet, me: int, situation: Situation, *, lossy: bool) -> Iterable[Change]:
+    """What follows from the new process of a member of the set, which may have lost messages."""
     others = [member for member in one.in_sync if member != me]
     leaves = False
-    if not request.clean_stop:
+    if lossy:
         leaves = any(situation.is_alive(one, member) for member in others)
         if not leaves and (unknown := [member for member in others if not situation.is_dead(one, member)]):
             raise RequestRefused(

@@ -26,14 +26,12 @@ from ...world.slices import in_slices
 from .config import CHANGEABLE, KEYS, ControllerConfig
 from .decisions import (
     Decision,
-    Situation,
     decide_alteration,
     decide_cleaning,
     decide_election,
     decide_id,
     decide_next_id,
     decide_registration,
-    heard_from,
     replica_info,
     replicas_info,
 )
@@ -183,12 +181,7 @@ def _election(request: RemotingCommand) -> Judge:
 
 def _registration(request: RemotingCommand) -> Judge:
     header = RegisterBrokerRequest.of(request)
-
-    def judge(situation: Situation) -> Decision:
-        heard_from(header, situation)
-        return decide_registration(header, situation)
-
-    return judge
+    return lambda situation: decide_registration(header, situation)
 
 
 def _replica_info(request: RemotingCommand) -> Judge:

@@ -210,7 +210,6 @@ class ControllerRun:
                 epoch=broker.log[-1][0] if broker.log else 0,
                 clean_stop=broker.clean_stop,
             )
-            decisions.heard_from(request, self.situation())
             try:
                 decision = decisions.decide_registration(request, self.situation())
             except RequestRefused:

@@ -227,8 +227,9 @@ class ElectedRun(NodesRun[ElectedDraw]):
             group.leading_controller.machine.disk.faults.write_error = 1.0
         self.blows["single_failure"] += 1
         self.watch.calm = True
-        copy = victim.machine.disk.backup() if failure.kind in RESTORES else None
+        copy = await self._copy(nursery, victim, failure.end) if failure.kind in RESTORES else None
         if copy is not None:
+            await self._until(group.whole, WHOLE_SECONDS, f"{victim.host} is not in sync again")
             await trio.sleep(self.draw.life_seconds)  # so that it lacks messages
         term = self.watch.known.term
         group.note(f"{victim.host} alone ends by {failure.end.value}")
@@ -274,10 +275,21 @@ class ElectedRun(NodesRun[ElectedDraw]):
     async def _restore(self, nursery: trio.Nursery, blow: Blow) -> None:
         """Replace the disk of a broker by a copy of it that was made some time before."""
         (victim,) = self._victims(blow.kind)
-        copy = victim.machine.disk.backup()
+        copy = await self._copy(nursery, victim, blow.end)
         with trio.move_on_after(self.draw.life_seconds * self.rng.random()):
             await self.strike()
         await self._end_some(nursery, [victim], blow.end, blow.seconds, copy)
+
+    async def _copy(self, nursery: trio.Nursery, victim: Server, end: End) -> DiskBackup:
+        """Copy the disk of a broker, which is stopped in order for that if it will be stopped in order later."""
+        if end is not End.CLEAN:
+            return victim.machine.disk.backup()
+        async with self._starting:
+            await victim.end(End.CLEAN)
+            self._life_ended()
+            copy = victim.machine.disk.backup()
+            await nursery.start(victim.run)
+        return copy
 
     async def _end_some(
         self, nursery: trio.Nursery, victims: Sequence[Server], end: End, seconds: float, copy: DiskBackup | None = None

@@ -73,7 +73,6 @@ class Cluster:
         request = RegisterBrokerRequest(
             cluster_name="c1", broker_name=name, broker_id=broker_id, broker_address=address, **fields
         )
-        heard_from(request, self.situation)
         return self.carry_out(decide_registration(request, self.situation))
 
     def elect(self, broker_id: int = ANY_BROKER, *, designate: bool = False) -> Decision:

@@ -378,6 +378,17 @@ def test_who_stopped_in_order_stays_in_the_set() -> None:
     assert (cluster.set.master_id, cluster.set.master_epoch, cluster.set.in_sync) == (1, 2, {1, 2})
 
 
+def test_who_stopped_in_order_and_has_a_shorter_log_than_before_leaves_the_set() -> None:
+    """Its disk was replaced by a copy that was made after an earlier stop in order."""
+    cluster = serving(1, 2)
+    cluster.register(2, max_offset=99, epoch=1, clean_stop=True)
+    assert (cluster.set.master_id, cluster.set.in_sync) == (1, {1})
+
+    cluster = serving(1, 2)
+    cluster.register(1, max_offset=99, epoch=1, clean_stop=True)
+    assert (cluster.set.master_id, cluster.set.in_sync) == (2, {2})
+
+
 def test_a_broker_of_rocketmq_keeps_its_place() -> None:
     """It does not say whether it is a new process."""
     cluster = serving(1, 2)
