@@ -84,17 +84,22 @@ class ControllerReplication(ClassicReplication[ElectedNode]):
     async def _take_role(self, decision: Decision) -> None:
         """Change to the role that the controller gives; a failed change is tried again until it gives another one."""
         role, own_id, epoch = self.role, self.node.own_id, decision.epoch
+        own = decision.master_id == own_id
+        elected = own and decision.master_address == self.session.settings.address
+        master = (
+            f"another broker with the id {own_id}, at {decision.master_address}," if own else f"broker {decision.master_id}"
+        )
         while self._wanted is decision:
             try:
-                if decision.master_id == own_id:
+                if elected:
                     await role.change(Role.MASTER, MASTER_ID, f"elected for epoch {epoch}", synchronous=True, term=epoch)
                 else:
-                    reason = f"broker {decision.master_id} is master of epoch {epoch}"
+                    reason = f"{master} is master of epoch {epoch}"
                     await role.change(Role.FOLLOWER, own_id, reason, term=epoch, master=decision.master_address)
                     await self._find_master(decision)
             except (OSError, StoreError, HaError) as error:
                 log.warning("elected_role_not_taken", term=epoch, reason=str(error))
-                if decision.master_id == own_id:  # until another replica leads, nothing is stored
+                if elected:  # until another replica leads, nothing is stored
                     await self.session.hand_over()
                 await trio.sleep(RETRY_SECONDS)
             else:

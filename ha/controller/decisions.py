@@ -53,6 +53,7 @@ from .state import (
     ControllerState,
     IdApplied,
     MasterElected,
+    Replica,
     ReplicasForgotten,
     SetAltered,
     TimeoutChanged,
@@ -286,14 +287,21 @@ def decide_registration(request: RegisterBrokerRequest, situation: Situation) ->
     by a copy that was made after an earlier stop in order.
 
     Raises:
-        RequestRefused: it has no id here; or whether other members live is not known yet, and it has to register again.
-            Nothing was changed.
+        RequestRefused: it has no id here; or another broker with the same one is alive; or whether other members live is not
+            known yet, and it has to register again. Nothing was changed.
     """
-    before = situation.liveness.last(request.broker_name, request.broker_id)
+    old, broker_id, replica = _known_replica(request, situation)
+    if replica.address != request.broker_address and situation.is_alive(old, broker_id):
+        raise RequestRefused(
+            ResponseCode.CONTROLLER_INVALID_REQUEST,
+            f"replica {broker_id} of {old.name} is alive at {replica.address}, and a broker at {request.broker_address} has "
+            "the same identity: if its directory is a copy, stop it, move its store away and let it begin empty; if the broker "
+            "has moved, it is registered once the former process counts as dead. Nothing was changed",
+        )
+    before = situation.liveness.last(old.name, broker_id)
     heard_from(request, situation)
-    old = situation.state.sets[request.broker_name]
     events: list[Change] = []
-    if old.replicas[request.broker_id].address != request.broker_address:
+    if replica.address != request.broker_address:
         events.append(AddressChanged(name=old.name, broker_id=request.broker_id, address=request.broker_address))
     if request.max_offset is not None and request.broker_id in old.in_sync:
         shorter = before is not None and request.max_offset < before.log_end.max_offset
@@ -351,12 +359,11 @@ def heard_from(request: BrokerHeartbeat | RegisterBrokerRequest, situation: Situ
     """Take note of a sign of life, which changes the liveness of the situation and nothing else.
 
     Raises:
-        RequestRefused: no such replica is registered. It was not noted.
+        RequestRefused: no such replica is registered, or another broker has registered with its id since. It was not noted.
     """
-    one = _registered(situation, request.broker_name, request.cluster_name)
-    broker_id = request.broker_id
-    if broker_id is None or broker_id not in one.replicas:
-        raise _need_to_register(f"{one.name} has no replica {broker_id}")
+    one, broker_id, replica = _known_replica(request, situation)
+    if isinstance(request, BrokerHeartbeat) and request.broker_addr != replica.address:
+        raise _need_to_register(f"replica {broker_id} of {one.name} is at {replica.address}, not at {request.broker_addr}")
     heard = situation.liveness.last(one.name, broker_id) or Heard(situation.now)
     end = heard.log_end
     if request.max_offset is not None:
@@ -517,6 +524,14 @@ def _registered(situation: Situation, name: str, cluster: str | None) -> BrokerS
     if cluster is not None:
         _check_cluster(one, cluster)
     return one
+
+
+def _known_replica(request: BrokerHeartbeat | RegisterBrokerRequest, situation: Situation) -> tuple[BrokerSet, int, Replica]:
+    one = _registered(situation, request.broker_name, request.cluster_name)
+    broker_id = request.broker_id
+    if broker_id is None or (replica := one.replicas.get(broker_id)) is None:
+        raise _need_to_register(f"{one.name} has no replica {broker_id}")
+    return one, broker_id, replica
 
 
 def _check_cluster(one: BrokerSet, cluster: str) -> None:

@@ -188,7 +188,7 @@ class ControllerRun:
         heartbeat = BrokerHeartbeat(
             cluster_name=CLUSTER,
             broker_name=NAME,
-            broker_addr="h:1",
+            broker_addr=f"h{broker.broker_id}:1",
             broker_id=broker.broker_id,
             epoch=broker.log[-1][0] if broker.log else 0,
             max_offset=len(broker.log),

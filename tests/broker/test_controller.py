@@ -216,6 +216,20 @@ async def test_an_ordered_stop_hides_no_crash_that_no_controller_has_heard_of() 
         assert two.controller.registrations[-1].clean_stop
 
 
+async def test_a_master_whose_identity_another_broker_has_taken_is_master_no_more() -> None:
+    """Its directory was copied, and the copy was started while it reached no controller."""
+    async with pair() as (two, _):
+        master = two.broker(1)
+        two.controller.addresses[1] = "10.0.0.99:10911"
+        two.controller.elect(1)
+
+        await until(lambda: not master.role.takes_puts)
+        await trio.sleep(3)
+
+        assert not master.role.takes_puts
+        assert master.role.state.reason == "another broker with the id 1, at 10.0.0.99:10911, is master of epoch 2"
+
+
 async def test_without_a_controller_a_master_goes_on_as_long_as_its_set_does() -> None:
     async with pair() as (two, producer):
         two.controller.leads = False

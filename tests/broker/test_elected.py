@@ -5,18 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import attrs
 import pytest
 import trio
 
-from ledgermq.broker.broker import Broker
+from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.role import Role
 from ledgermq.client.consumer import open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
-from ledgermq.testing.embedded import open_virtual
+from ledgermq.testing.embedded import OpenEmbedded, open_virtual
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.network import SimNetwork
+from ledgermq.testing.sim.world import Machine
 from ledgermq.world.network import Address
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
@@ -81,6 +84,11 @@ async def test_a_master_that_is_stopped_in_order_is_replaced_before_it_goes() ->
 
         assert trio.current_time() - begun < 0.5
         assert await cluster.master() != master
+
+
+def broker_at(cluster: OpenEmbedded, address: str) -> Broker:
+    """The broker that serves clients at an address."""
+    return next(broker for broker in cluster.brokers if broker.address == address)
 
 
 def incompressible(seed: int) -> str:
@@ -158,3 +166,30 @@ async def test_a_replica_that_cannot_begin_its_epoch_lets_another_one_be_elected
             await send(producer, "after")
 
         assert await cluster.master() not in {master, first.address}
+
+
+async def test_a_copied_directory_that_is_started_on_another_machine_gets_no_role_and_says_why() -> None:
+    """Both brokers have one id: as masters they would share an epoch, and as replicas an acknowledgement."""
+    async with (
+        open_virtual(mode="controller", nodes=2) as cluster,
+        open_producer(cluster.namesrv, "producers", world=cluster.world) as producer,
+    ):
+        await send(producer, "before")
+        first = broker_at(cluster, await cluster.master())
+        disk, network = first.world.disk, first.world.network
+        assert isinstance(disk, SimDisk)
+        assert isinstance(network, SimNetwork)
+        machine = Machine.of("10.0.9.9", network.fabric, random.Random(1))
+        machine.disk = machine.disk.restored(disk.backup())
+        config = attrs.evolve(first.config, broker_ip1=machine.host, bind_address=machine.host)
+
+        async with open_broker(config, machine.world()) as copy:
+            await send(producer, "meanwhile")
+            await trio.sleep(3)
+
+            trouble = copy.replication.status()["controller"]["trouble"]
+            assert "is alive at" in trouble
+            assert f"a broker at {copy.address} has the same identity: if its directory is a copy, stop it" in trouble
+            assert copy.role.state.role is Role.CANDIDATE
+        await send(producer, "after")
+        assert broker_at(cluster, await cluster.master()) is first

@@ -65,7 +65,9 @@ class Cluster:
 
     def beat(self, *ids: int, name: str = "b1", **log_end: int) -> None:
         for broker_id in ids:
-            beat = BrokerHeartbeat(cluster_name="c1", broker_name=name, broker_addr="h:1", broker_id=broker_id, **log_end)
+            known = self.state.sets.get(name)
+            address = known.replicas[broker_id].address if known is not None and broker_id in known.replicas else "h:1"
+            beat = BrokerHeartbeat(cluster_name="c1", broker_name=name, broker_addr=address, broker_id=broker_id, **log_end)
             heard_from(beat, self.situation)
 
     def register(self, broker_id: int, *, name: str = "b1", address: str = "", **fields: Any) -> Decision:

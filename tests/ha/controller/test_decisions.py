@@ -11,6 +11,7 @@ from ledgermq.ha.controller.decisions import (
     decide_id,
     decide_next_id,
     decide_registration,
+    heard_from,
     new_timeout,
     next_look,
     replica_info,
@@ -387,6 +388,33 @@ def test_who_stopped_in_order_and_has_a_shorter_log_than_before_leaves_the_set()
     cluster = serving(1, 2)
     cluster.register(1, max_offset=99, epoch=1, clean_stop=True)
     assert (cluster.set.master_id, cluster.set.in_sync) == (2, {2})
+
+
+def test_of_two_brokers_with_one_identity_the_second_is_refused_by_name() -> None:
+    """A directory that was copied is started twice. Two masters of one id would not be told apart by any epoch."""
+    cluster = serving(1, 2)
+    cluster.now += TIMEOUT_SECONDS / 2
+
+    with refused(
+        ResponseCode.CONTROLLER_INVALID_REQUEST,
+        "replica 1 of b1 is alive at h1:1, and a broker at h9:1 has the same identity.*let it begin empty",
+    ):
+        cluster.register(1, address="h9:1", max_offset=200, epoch=1)
+
+    assert (cluster.set.master_epoch, cluster.set.replicas[1].address) == (1, "h1:1")
+    assert cluster.situation.liveness.dies_at("b1", 1) < cluster.now + TIMEOUT_SECONDS
+
+
+def test_a_broker_whose_identity_another_one_has_taken_meanwhile_has_to_register_again() -> None:
+    cluster = serving(1, 2)
+    cluster.now += TIMEOUT_SECONDS
+    cluster.register(1, address="h9:1", max_offset=100, epoch=1)
+    beat = BrokerHeartbeat(cluster_name="c1", broker_name="b1", broker_addr="h1:1", broker_id=1)
+
+    with refused(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "replica 1 of b1 is at h9:1, not at h1:1"):
+        heard_from(beat, cluster.situation)
+    with refused(ResponseCode.CONTROLLER_INVALID_REQUEST, "is alive at h9:1"):
+        cluster.register(1, max_offset=100, epoch=1)
 
 
 def test_a_broker_of_rocketmq_keeps_its_place() -> None:

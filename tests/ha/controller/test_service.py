@@ -113,9 +113,9 @@ def test_a_controller_that_does_not_lead_hears_a_heartbeat_and_says_that_it_does
     """A former leader whose process lives keeps its connections, and its brokers must reach the next one in time."""
 
     async def story(group: Group) -> None:
-        await serving(group)
+        address = (await serving(group))[0].address
         leader = await group.leader()
-        beat = BrokerHeartbeat(cluster_name=CLUSTER, broker_name=NAME, broker_addr="h:1", broker_id=1)
+        beat = BrokerHeartbeat(cluster_name=CLUSTER, broker_name=NAME, broker_addr=address, broker_id=1)
         for node in group.nodes:
             await group.until(lambda node=node: NAME in node.up.node.state.sets)
             answer = await group.ask(node, RequestCode.BROKER_HEARTBEAT, beat)
