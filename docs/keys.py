@@ -323,6 +323,11 @@ CONTROLLER: Mapping[str, Text] = {
         "How often an election that failed is tried again.", MS, "A master's death is noticed at once."
     ),
     "serverChannelMaxIdleTimeSeconds": Text("A connection that is silent for so long is closed.", "s"),
+    "metricsExporterType": Text("`PROM` serves metrics and probes over HTTP.", ours="RocketMQ 5.x has more values."),
+    "metricsPromExporterHost": Text(
+        "The address to serve them on; empty for all.", ours="This machine alone by default; RocketMQ serves all."
+    ),
+    "metricsPromExporterPort": Text("The port.", ours="RocketMQ's is 5557, as a broker's."),
     "haSecret": Text(
         "The secret of all controllers of the group.", ours=f"{OURS} Also `haSecretFile`, or `$LEDGERMQ_HA_SECRET`."
     ),

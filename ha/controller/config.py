@@ -1,8 +1,8 @@
 """One frozen configuration of a controller, read from RocketMQ's `controller.conf` (ControllerConfig, NettyServerConfig).
 
 Keys are RocketMQ's; each stands at its field, with the values that it may have. Unknown keys are kept as text and named in one
-warning. In the file of a name server that runs a controller too, `listenPort` and `configStorePath` are the name server's, so
-the controller has `controllerListenPort` and `controllerConfigStorePath`.
+warning. In the file of a name server that runs a controller too, `listenPort`, for instance, is the name server's, so the
+controller has `controllerListenPort` there (`EMBEDDED`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import attrs
 
 from ...remoting.errors import BadProperties, BadTlsSetting
 from ...remoting.java_properties import SHOWN_NOT, meant_by, read_properties, write_properties
+from ...remoting.monitoring import PROM
 from ...remoting.tls import TLS_KEYS, TlsSettings
 from ...world.address import is_loopback_host
 from ...world.events import get_logger
@@ -29,6 +30,7 @@ DATA_FILE_BYTES, INDEX_FILE_BYTES = 4 * 1024 * 1024, 2 * 1024 * 1024
 """The sizes of the files of the log, which must be the same on all nodes of a group; RocketMQ's `mappedFileSize` is ignored."""
 NUMBERS: Mapping[str, tuple[int, int]] = {
     "listenPort": (0, 65535),
+    "metricsPromExporterPort": (0, 65535),
     "scanNotActiveBrokerInterval": (10, 3_600_000),
     "serverChannelMaxIdleTimeSeconds": (61, 86_400),
 }
@@ -62,6 +64,10 @@ class ControllerConfig:
     ha_secret: str = attrs.field(default="", repr=False, metadata={"key": "haSecret", "changeable": False})
     """The secret of all nodes of the group."""
     allow_empty_ha_secret: bool = _setting("allowEmptyHaSecret", default=False)
+    metrics_exporter_type: str = _setting("metricsExporterType", "DISABLE")
+    """`PROM` serves metrics and the state for probes over HTTP."""
+    metrics_prom_exporter_host: str = _setting("metricsPromExporterHost", "127.0.0.1")
+    metrics_prom_exporter_port: int = _setting("metricsPromExporterPort", 5559)
     config_black_list: str = _setting("configBlackList", "configBlackList;configStorePath")
     """Keys that no administrator may change through the network."""
     tls: TlsSettings = attrs.field(factory=TlsSettings)
@@ -127,7 +133,13 @@ KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
 """RocketMQ's keys and our field names."""
 CHANGEABLE = frozenset(key for key, field in _FIELDS.items() if field.metadata["changeable"])
 """Keys that an administrator may change through the network, because their values are read at each use."""
-EMBEDDED = {"controllerListenPort": "listenPort", "controllerConfigStorePath": "configStorePath"}
+EMBEDDED = {
+    "controllerListenPort": "listenPort",
+    "controllerConfigStorePath": "configStorePath",
+    "controllerMetricsExporterType": "metricsExporterType",
+    "controllerMetricsPromExporterHost": "metricsPromExporterHost",
+    "controllerMetricsPromExporterPort": "metricsPromExporterPort",
+}
 """Keys that have another name in the file of a name server."""
 
 
@@ -173,4 +185,6 @@ def _value(key: str, text: str) -> Any:
         if not text.isascii() or not text.isdigit() or len(text) > 10 or not least <= int(text) <= most:
             raise BadControllerConfig(key, text, f"a number from {least} to {most}")
         return int(text)
+    if key == "metricsExporterType" and text not in ("DISABLE", PROM):
+        raise BadControllerConfig(key, text, f"one of DISABLE, {PROM}")
     return text

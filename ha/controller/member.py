@@ -76,6 +76,8 @@ class ControllerMember:
     on_new_set: list[Callable[[BrokerSet], None]] = attrs.field(factory=list[Callable[[BrokerSet], None]])
     """Called on the leader when a decision has changed a master or a set, of which the master does not know yet."""
     applied_index: int = -1
+    elections: int = 0
+    """How many masters this node has elected as the leader."""
     _record_end: int = 0
     """Where the last state record ends in the log, as a position."""
     _record_start: int = 0
@@ -194,6 +196,7 @@ class ControllerMember:
             ) from error
         for event in decision.events:
             _log_event(event)
+            self.elections += isinstance(event, MasterElected)
         altered = {event.name for event in decision.events if isinstance(event, MasterElected | SetAltered | ReplicasForgotten)}
         for name in () if quietly else sorted(altered & self.state.sets.keys()):
             for notify in self.on_new_set:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
 
 from ...remoting.changed_settings import open_kept_file, read_changes
 from ...remoting.dispatcher import Dispatcher
+from ...remoting.monitoring import open_monitoring
 from ...remoting.server import RemotingServer, ServerLimits
 from ...remoting.tls import open_tls
 from ...store.locking import StoreLock, lock_store
@@ -19,6 +21,7 @@ from ...world.real import World
 from .config import CHANGEABLE, ControllerConfig
 from .errors import BadControllerConfig
 from .member import ControllerMember, open_member
+from .metrics import monitoring_of
 from .notices import Notices
 from .service import ControllerService
 from .state import BrokerSet
@@ -32,7 +35,7 @@ class Controller:
     """The address that it gives to brokers, through the other controllers, too."""
     node: ControllerMember
     dispatcher: Dispatcher
-    _service: ControllerService
+    service: ControllerService
 
     def __repr__(self) -> str:
         return f"<Controller at {self.address}>"
@@ -40,7 +43,7 @@ class Controller:
     @property
     def config(self) -> ControllerConfig:
         """The configuration with all changes that administrators have made."""
-        return self._service.config
+        return self.service.config
 
 
 @asynccontextmanager
@@ -86,6 +89,16 @@ async def open_controller(config: ControllerConfig, world: World) -> AsyncGenera
                 notices.send(one, [broker_id for broker_id in one.replicas if node.situation.is_alive(one, broker_id)])
 
         node.on_new_set.append(notify)
+        await opened.enter_async_context(
+            open_monitoring(
+                config.metrics_exporter_type,
+                config.metrics_prom_exporter_host,
+                config.metrics_prom_exporter_port,
+                world,
+                dispatcher,
+                partial(monitoring_of, service),
+            )
+        )
         await nursery.start(server.serve, listeners)
         yield Controller(Address.parse(settings.serves), node, dispatcher, service)
         nursery.cancel_scope.cancel()

@@ -6,6 +6,7 @@ a majority has confirmed it. Whether a request may be carried out is decided in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -69,6 +70,8 @@ class ControllerService:
     """That of `configStorePath`."""
     changes: Mapping[str, str] = attrs.field(factory=dict[str, str])
     """The settings that administrators changed, which is the content of `file`; it is read at the start."""
+    refused: Counter[int] = attrs.field(factory=Counter[int])
+    """How many requests for a decision were refused, by the code of the answer."""
     # Two administrators may change the same file concurrently; the second write has both changes.
     _saving: trio.Lock = attrs.field(factory=trio.Lock)
 
@@ -99,7 +102,11 @@ class ControllerService:
         async def answer(_: ServerConnection, request: RemotingCommand) -> RemotingCommand:
             # The master that alters its set knows of it from the answer, and its slaves need not know.
             quietly = request.code == RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
-            decision = await self.node.decide(judge_of(request), quietly=quietly)
+            try:
+                decision = await self.node.decide(judge_of(request), quietly=quietly)
+            except RequestRefused as error:
+                self.refused[error.code] += 1
+                raise
             return request.response(
                 decision.code,
                 decision.header.ext() if decision.header is not None else None,

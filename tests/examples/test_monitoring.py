@@ -14,11 +14,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ledgermq.broker.clients import Member
+from ledgermq.ha.controller.config import ControllerConfig
+from ledgermq.ha.controller.metrics import monitoring_of as of_controller
+from ledgermq.ha.controller.server import open_controller
 from ledgermq.namesrv.metrics import monitoring_of
 from ledgermq.namesrv.routes import RouteTable
 from ledgermq.remoting.metrics import Latencies, LoopTurns
 from ledgermq.remoting.server import ServerConnection
 from ledgermq.testing.embedded import open_embedded
+from ledgermq.testing.ports import reserved_ports
 from ledgermq.world.real import real_world
 
 from ..broker.desk import Desk
@@ -72,10 +76,22 @@ async def names_of_a_name_server() -> set[str]:
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 
+async def names_of_a_controller(directory: Path) -> set[str]:
+    with reserved_ports("127.0.0.1", 1) as (port,):
+        peers = f"n0-127.0.0.1:{port}"
+        config = ControllerConfig(listen_port=0, bind_address="127.0.0.1", peers=peers, store_path=str(directory))
+        async with open_controller(config, real_world()) as controller:
+            clock = real_world().clock
+            monitoring = of_controller(controller.service, LoopTurns(clock), Latencies(clock))
+            text = b"".join([part async for part in monitoring.text()]).decode()
+    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+
+
 @pytest.mark.parametrize("expressions", [expressions_of_board, expressions_of_rules], ids=["board", "rules"])
-async def test_every_metric_that_is_named_is_exposed(expressions: Any) -> None:
+async def test_every_metric_that_is_named_is_exposed(expressions: Any, tmp_path: Path) -> None:
     named = {name for expression in expressions() for name in NAME.findall(expression)}
     exposed = await names_of("ha") | await names_of("dledger") | await names_of_a_name_server()
+    exposed |= await names_of_a_controller(tmp_path)
 
     assert len(named) > 15
     assert named <= exposed, named - exposed

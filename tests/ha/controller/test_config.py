@@ -47,7 +47,14 @@ def test_unknown_keys_are_named_and_misspelt_ones_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["listenPort=70000", "listenPort=x", "scanNotActiveBrokerInterval=1", "notifyBrokerRoleChanged=maybe"]
+    "text",
+    [
+        "listenPort=70000",
+        "listenPort=x",
+        "scanNotActiveBrokerInterval=1",
+        "notifyBrokerRoleChanged=maybe",
+        "metricsExporterType=OTLP_GRPC",
+    ],
 )
 def test_a_value_that_is_not_allowed_is_refused(text: str) -> None:
     with pytest.raises(BadControllerConfig, match="must be"):
@@ -55,15 +62,16 @@ def test_a_value_that_is_not_allowed_is_refused(text: str) -> None:
 
 
 def test_the_file_of_a_name_server_has_other_keys_for_what_both_have() -> None:
-    """Each has a port and a file of changed settings."""
+    """Each has a port, a file of changed settings and pages of metrics."""
     text = (
         "listenPort=9876\ncontrollerListenPort=9999\nconfigStorePath=a\ncontrollerConfigStorePath=b\norderMessageEnable=true\n"
-        "controllerDLegerSelfId=n7"
+        "controllerDLegerSelfId=n7\nmetricsExporterType=PROM\nmetricsPromExporterPort=1\ncontrollerMetricsPromExporterPort=2"
     )
 
     config = read_controller_conf(text, embedded=True)
 
     assert (config.listen_port, config.config_store_path, config.self_id, config.others) == (9999, "b", "n7", {})
+    assert (config.metrics_exporter_type, config.metrics_prom_exporter_port) == ("DISABLE", 2)
     assert read_controller_conf("listenPort=9876", embedded=True).listen_port == ControllerConfig().listen_port
 
 
