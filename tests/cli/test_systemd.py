@@ -88,10 +88,11 @@ def test_the_commands_of_the_units_exist(unit: Path) -> None:
     parser.read(unit)
     service = parser["Service"]
     program, command, *options = shlex.split(service["ExecStart"])
-    configured = [option for option in options if option not in ("-c", "/etc/ledgermq/broker.conf")]
+    configured = [option for option in options if option != "-c" and not option.endswith(".conf")]
 
     found = CliRunner().invoke(main, [command, *configured, "-p"])
 
     assert found.exit_code == 0, found.output
+    assert f"ledgermq-{command}" == unit.stem
     assert os.path.basename(program) == "ledgermq"
     assert service["Type"] == "notify"
