@@ -43,7 +43,8 @@ def in_words_of_clients() -> Generator[None]:
     try:
         yield
     except LoopEndedError as error:
-        raise Closed("the client is closed") from error
+        message = "the client was closed during the call" if error.begun else "the client is closed"
+        raise Closed(message, may_have_been_stored=error.begun) from error
     except OtherProcessError as error:
         raise OtherProcess(str(error)) from error
 

@@ -27,10 +27,11 @@ EXIT_SECONDS = 5.0
 
 
 class LoopEndedError(Exception):
-    """The loop has ended or is ending; the call was not begun, or it was cancelled. Its cause is the loop's failure, if any."""
+    """The loop has ended or is ending; a call that had `begun` was cancelled. Its cause is the loop's failure, if any."""
 
-    def __init__(self) -> None:
-        super().__init__("the event loop of the other thread has ended")
+    def __init__(self, *, begun: bool = False) -> None:
+        super().__init__(f"the event loop of the other thread has ended{' during the call' if begun else ''}")
+        self.begun = begun
 
 
 class OtherProcessError(Exception):
@@ -59,12 +60,14 @@ class Call(Generic[Answer]):
     undo: Callable[[Answer], object]
     notify: Callable[[], object]
     _outcome: outcome.Outcome[Answer] | None = None
+    _begun: bool = False
     _ended: bool = False
     _abandoned: bool = False
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     async def run(self) -> None:
         """Call the function in the loop, and undo its result if the caller no longer waits for it."""
+        self._begun = True
         with self._scope:
             self._outcome = await outcome.acapture(self.function)
         self.end()
@@ -95,7 +98,7 @@ class Call(Generic[Answer]):
         """
         result = self._outcome
         if result is None or (isinstance(result, outcome.Error) and _is_cancellation(result.error)):
-            raise LoopEndedError
+            raise LoopEndedError(begun=self._begun)
         return result.unwrap()
 
 

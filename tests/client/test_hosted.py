@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,20 +16,24 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgermq.client.blocking import BlockingConsumer, BlockingHost
+from ledgermq.client.blocking import BlockingConsumer, BlockingHost, BlockingProducer
 from ledgermq.client.consumer import Consumer, open_consumer
-from ledgermq.client.errors import Closed, Stopped
+from ledgermq.client.errors import ClientError, Closed, Stopped
 from ledgermq.client.hosted import HostedConsumer, HostedIteration
+from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.received import GIVEN_BACK, HANDED_OUT, PulledAnswer, ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
-from ledgermq.message.message import MessageQueue
-from ledgermq.remoting.codes import ResponseCode
+from ledgermq.message.message import Message, MessageQueue
+from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.testing.sim.threads import SimLock, SimThread, SimThreadLoop, current_thread
+from ledgermq.world.threads import opened_in_thread
 
 from .fake_cluster import NAMESRV, open_cluster, until
 from .test_consumer import fill
 from .test_orderly import LOCK, consuming, members_changed
 from .test_received import Recorder
+
+PATIENCE_SECONDS = 60
 
 
 @attrs.define(eq=False)
@@ -106,6 +112,39 @@ def test_a_block_that_outlives_its_consumer_acknowledges_nothing(monkeypatch: py
         monkeypatch.setattr(Recorder, "check_open", closed)
 
     assert origin.acked == []
+
+
+@pytest.mark.parametrize("way", ["send", "send_batch", "send_many"])
+def test_a_send_under_way_when_its_client_is_cancelled_may_have_been_stored(way: str) -> None:
+    """Its request has left; a send that begins later is certainly not stored."""
+    left, errors, threads = threading.Event(), list[ClientError](), list[threading.Thread]()
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Producer]:
+        async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+            broker = await cluster.start_broker("b1")
+            cluster.create("t", 1)
+            for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+                broker.script(code, lambda _: left.set())
+            yield producer
+
+    def send() -> None:
+        message = Message("t", b"x")
+        try:
+            getattr(producer, way)(message if way == "send" else [message])
+        except ClientError as error:
+            errors.append(error)
+
+    with suppress(ZeroDivisionError), opened_in_thread(opened, "client") as (client, loop):
+        producer = BlockingProducer(BlockingHost(client, loop))
+        threads.append(threading.Thread(target=send))
+        threads[0].start()
+        assert left.wait(PATIENCE_SECONDS)
+        raise ZeroDivisionError
+    threads[0].join(PATIENCE_SECONDS)
+    send()
+
+    assert [(type(error), error.may_have_been_stored) for error in errors] == [(Closed, True), (Closed, False)]
 
 
 async def loop_in_threads(consumer: Consumer, handle: Callable[[MessageQueue], None], threads: int = 1) -> None:

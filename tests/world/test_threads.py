@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
@@ -100,12 +100,13 @@ def test_what_cannot_be_opened_is_raised_and_leaves_no_thread() -> None:
 
 
 def test_calls_after_the_end_are_refused() -> None:
-    """By then there is no loop that could run them."""
+    """By then there is no loop that could run them, so they have done nothing."""
     with opened_in_thread(something, "loop") as (_, loop):
         pass
 
-    with pytest.raises(LoopEndedError):
+    with pytest.raises(LoopEndedError) as refused:
         loop.call(trio.lowlevel.checkpoint)
+    assert not refused.value.begun
     with pytest.raises(LoopEndedError):
         loop.soon(lambda: None)
 
@@ -138,9 +139,10 @@ def test_calls_name_the_failure_with_which_the_loop_ended() -> None:
     assert all(failure.matches(raised.value.__cause__) for raised in (under_way, later))
 
 
-def test_a_call_under_way_at_the_end_is_refused_or_ends() -> None:
-    """It does not wait for ever: the end of the loop cancels it."""
-    began, ended = threading.Event(), list[type[BaseException]]()
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_call_under_way_at_the_end_is_cancelled(cancel: bool) -> None:
+    """It does not wait for ever, and says that it may have done something; `cancel` ends the loop as an exception does."""
+    began, begun, threads = threading.Event(), list[bool](), list[threading.Thread]()
 
     async def wait() -> None:
         began.set()
@@ -150,15 +152,17 @@ def test_a_call_under_way_at_the_end_is_refused_or_ends() -> None:
         try:
             loop.call(wait)
         except LoopEndedError as error:
-            ended.append(type(error))
+            begun.append(error.begun)
 
-    with opened_in_thread(something, "loop") as (_, loop):
-        thread = threading.Thread(target=call, args=(loop,))
-        thread.start()
+    with suppress(ZeroDivisionError), opened_in_thread(something, "loop") as (_, loop):
+        threads.append(threading.Thread(target=call, args=(loop,)))
+        threads[0].start()
         assert began.wait(SECONDS_MAX)
-    thread.join(SECONDS_MAX)
+        if cancel:
+            raise ZeroDivisionError
+    threads[0].join(SECONDS_MAX)
 
-    assert ended == [LoopEndedError]
+    assert begun == [True]
 
 
 @pytest.mark.parametrize(
