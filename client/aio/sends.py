@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 from weakref import ref
 
 import attrs
@@ -123,12 +123,11 @@ def may_have_been_stored(error: BaseException) -> bool:
     """Whether the message of a send that failed or was cancelled may be in the log.
 
     Args:
-        error: a `ClientError`, an `asyncio.CancelledError`, the `TimeoutError` of `asyncio.timeout` or `asyncio.wait_for`, or a
-            group of these. A cancellation that comes from another task, as with `asyncio.gather`, rules nothing out: it may be
-            that of one of several sends.
+        error: a `ClientError`, an `asyncio.CancelledError`, or the `TimeoutError` of `asyncio.timeout` or `asyncio.wait_for`.
+            A cancellation that comes from another task, as with `asyncio.gather`, rules nothing out: it may be that of one of
+            several sends. Nor does a group of errors, because `TaskGroup` cancels the other sends without naming them; ask for
+            each error of the group what is known of its own send.
     """
-    if isinstance(error, BaseExceptionGroup):
-        return any(map(may_have_been_stored, cast("BaseExceptionGroup[BaseException]", error).exceptions))
     at: BaseException | None = error
     while at is not None:
         task: ref[asyncio.Task[object]] | None = getattr(at, "not_begun_in", None)
@@ -137,5 +136,8 @@ def may_have_been_stored(error: BaseException) -> bool:
         mark = getattr(at, "may_have_been_stored", None)
         if mark is not None:
             return bool(mark)
+        # What follows in the chain may be an error of before, during whose handling this cancellation came.
+        if isinstance(at, asyncio.CancelledError | BaseExceptionGroup) or (isinstance(at, TimeoutError) and not at.__cause__):
+            return True
         at = at.__cause__ or at.__context__
-    return isinstance(error, asyncio.CancelledError | TimeoutError)
+    return False
