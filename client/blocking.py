@@ -286,7 +286,7 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
         if exits:
             raise exits[0]
         if not self.stopped:
-            raise Closed("the consumer was closed")
+            raise Closed("the consumer was closed") from self.host.failure
 
     def _handle_all(self, handler: Callable[[BlockingMessage[Body]], object]) -> None:
         iteration: BlockingIteration[Body] = BlockingIteration(self, False)

@@ -88,6 +88,11 @@ class Host(Generic[Client]):
         with in_words_of_clients():
             self._loop.soon(function)
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the client ended, unless it was closed."""
+        return self._loop.failure
+
 
 def settle(messages: Sequence[ReceivedMessage]) -> None:
     """Acknowledge those of the messages that are still in hand; in the client's thread."""

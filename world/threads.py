@@ -19,8 +19,12 @@ import attrs
 import outcome
 import trio
 
+from .events import get_logger
+
 Opened = TypeVar("Opened")
 Answer = TypeVar("Answer")
+
+log = get_logger(__name__)
 
 EXIT_SECONDS = 5.0
 """How long the interpreter waits at its end for one loop to close what is open in it."""
@@ -90,15 +94,18 @@ class Call(Generic[Answer]):
             self.undo(self._outcome.value)
             self._outcome = None
 
-    def result(self) -> Answer:
+    def result(self, failure: BaseException | None) -> Answer:
         """The result of an ended call, or what its function raised, even if that is a `SystemExit`: the caller has caused it.
+
+        Args:
+            failure: that of the loop.
 
         Raises:
             LoopEndedError: the loop ended first.
         """
         result = self._outcome
         if result is None or (isinstance(result, outcome.Error) and _is_cancellation(result.error)):
-            raise LoopEndedError(begun=self._begun)
+            raise LoopEndedError(begun=self._begun) from failure
         return result.unwrap()
 
 
@@ -120,7 +127,7 @@ class ThreadLoop:
     _finished: trio.Event = attrs.field(factory=trio.Event)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     failure: BaseException | None = None
-    """The exception with which the loop ended."""
+    """Why the loop ended, unless it was ended."""
     _cancelled: bool = False
     _passed: deque[Callable[[], object]] = attrs.field(factory=deque[Callable[[], object]])
     """The functions that wait for the loop."""
@@ -145,14 +152,7 @@ class ThreadLoop:
         except BaseException:
             self.abandon(call)
             raise
-        return self.result(call)
-
-    def result(self, call: Call[Answer]) -> Answer:
-        """The result of an ended call; raises as `Call.result` does, with the loop's failure as the cause."""
-        try:
-            return call.result()
-        except LoopEndedError as error:
-            raise error from self.failure
+        return call.result(self.failure)
 
     def begin(self, call: Call[Answer]) -> None:
         """Start a call; it ends at once, without a result, if the loop is ending.
@@ -243,10 +243,12 @@ class ThreadLoop:
                         self._nursery = nursery
                         changed(value)
                         await self._finished.wait()
-                except BaseException as error:  # noqa: BLE001 - raised again outside the nursery, which would wrap it
+                except BaseException as error:  # raised again outside the nursery, which would wrap it
                     failure = error
                     if not _is_cancellation(error):
                         self.failure = error  # the calls that end with the nursery name it
+                        if self._nursery is not None:  # otherwise it could not be opened, which is raised where that was asked
+                            log.error("thread_failed", exc_info=error, thread=threading.current_thread().name)
                 self._nursery = None  # from here on calls are refused, because the nursery is about to be closed
                 nursery.cancel_scope.cancel()
             if failure is not None:

@@ -288,7 +288,7 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
             for iteration in iterations:
                 group.create_task(self._work(iteration, handler))
         if not self.stopped:
-            raise Closed("the consumer was closed")
+            raise Closed("the consumer was closed") from self.host.failure
 
     async def run(
         self,

@@ -118,7 +118,7 @@ class AioHost(Host[Client]):
                 raise
             finally:
                 self.wakeups.waiting.discard(future)
-            return self._loop.result(call)
+            return call.result(self._loop.failure)
 
     def check_caller(self) -> None:
         """Raise `OtherProcess` or `WrongEventLoop` unless the caller is a task of the loop in which the client was opened."""

@@ -122,6 +122,7 @@ class SimThreadLoop:
     interrupted: int = 0
     nursery: trio.Nursery | None = None
     """Where the calls of an event loop of asyncio run; threads, which wait for their calls, need none."""
+    failure: None = None
 
     def call(self, function: Callable[[], Awaitable[T]], undo: Callable[[T], object] = lambda _: None) -> T:
         """Run an async function and wait for its result; `undo` is called with a result whose caller was interrupted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections import deque
@@ -16,6 +17,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from ledgermq.client.aio.clients import AioConsumer
+from ledgermq.client.aio.host import Opening
 from ledgermq.client.blocking import BlockingConsumer, BlockingHost, BlockingProducer
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import ClientError, Closed, Stopped
@@ -26,7 +29,7 @@ from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message, MessageQueue
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.testing.sim.threads import SimLock, SimThread, SimThreadLoop, current_thread
-from ledgermq.world.threads import opened_in_thread
+from ledgermq.world.threads import LoopEndedError, opened_in_thread
 
 from .fake_cluster import NAMESRV, open_cluster, until
 from .test_consumer import fill
@@ -145,6 +148,62 @@ def test_a_send_under_way_when_its_client_is_cancelled_may_have_been_stored(way:
     send()
 
     assert [(type(error), error.may_have_been_stored) for error in errors] == [(Closed, True), (Closed, False)]
+
+
+@asynccontextmanager
+async def failing_consumer(*, fails: trio.Event) -> AsyncGenerator[Consumer]:
+    """A consumer one of whose tasks fails at an event."""
+
+    async def fail() -> None:
+        await fails.wait()
+        raise ZeroDivisionError
+
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with trio.open_nursery() as nursery, open_consumer(NAMESRV, "g", "t", world=cluster.world) as consumer:
+            nursery.start_soon(fail)
+            yield consumer
+
+
+FAILED = pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True)
+
+
+def test_whoever_uses_a_client_that_has_failed_learns_why() -> None:
+    """Its thread has ended, and nothing else of the failure is left."""
+    fails = trio.Event()
+    with FAILED, opened_in_thread(partial(failing_consumer, fails=fails), "client") as (client, loop):
+        loop.soon(fails.set)
+        loop.thread.join(PATIENCE_SECONDS)
+        consumer = BlockingConsumer(BlockingHost(client, loop))
+        with pytest.raises(Closed) as raised:
+            consumer.run(print)
+        assert FAILED.matches(raised.value.__cause__)
+
+
+def test_whoever_uses_a_client_for_asyncio_that_has_failed_learns_why() -> None:
+    """A call that was under way, and a service."""
+
+    fails = trio.Event()
+
+    async def wait() -> None:
+        fails.set()
+        await trio.sleep_forever()
+
+    async def main() -> None:
+        opening: Opening[Consumer, AioConsumer] = Opening(failing_consumer, AioConsumer, (), {"fails": fails})
+        async with opening as consumer:
+            with pytest.raises(Closed) as under_way:
+                await consumer.host.run(wait)
+            ended = under_way.value.__cause__
+            assert isinstance(ended, LoopEndedError)
+            assert FAILED.matches(ended.__cause__)
+            with pytest.raises(Closed) as raised:
+                await consumer.process(print)
+            assert FAILED.matches(raised.value.__cause__)
+
+    with FAILED:
+        asyncio.run(main())
 
 
 async def loop_in_threads(consumer: Consumer, handle: Callable[[MessageQueue], None], threads: int = 1) -> None:

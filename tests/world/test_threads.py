@@ -111,8 +111,8 @@ def test_calls_after_the_end_are_refused() -> None:
         loop.soon(lambda: None)
 
 
-def test_calls_name_the_failure_with_which_the_loop_ended() -> None:
-    """The one under way, and those that come later."""
+def test_calls_name_the_failure_with_which_the_loop_ended(caplog: pytest.LogCaptureFixture) -> None:
+    """The one under way, and those that come later; it is logged too, because nobody may ever call again."""
 
     @asynccontextmanager
     async def breaking() -> AsyncGenerator[trio.Event]:
@@ -137,6 +137,10 @@ def test_calls_name_the_failure_with_which_the_loop_ended() -> None:
 
     failure = pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="a bug"))
     assert all(failure.matches(raised.value.__cause__) for raised in (under_way, later))
+    (record,) = caplog.records
+    assert record.getMessage() == "thread_failed thread='loop'"
+    assert record.exc_info is not None
+    assert failure.matches(record.exc_info[1])
 
 
 @pytest.mark.parametrize("cancel", [False, True])
