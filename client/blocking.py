@@ -285,7 +285,7 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
         timer.cancel()
         if exits:
             raise exits[0]
-        if not self.stopped:
+        if not self.stopped or self.host.failure is not None:
             raise Closed("the consumer was closed") from self.host.failure
 
     def _handle_all(self, handler: Callable[[BlockingMessage[Body]], object]) -> None:

@@ -154,7 +154,8 @@ class HostedConsumer(Hosted[ConsumerHost]):
 
     def stop(self) -> None:
         """Hand out no more messages, so that loops end when they have finished what they have; see `Consumer.stop`."""
-        self.host.soon(self.host.client.stop)
+        with suppress(Closed):  # a program that ends may stop a consumer that has ended by itself
+            self.host.soon(self.host.client.stop)
         self.host.client.stopped = True  # at once for loops of the caller, which do not wait for the client's thread
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:

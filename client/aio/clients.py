@@ -287,7 +287,7 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
         async with asyncio.TaskGroup() as group:
             for iteration in iterations:
                 group.create_task(self._work(iteration, handler))
-        if not self.stopped:
+        if not self.stopped or self.host.failure is not None:
             raise Closed("the consumer was closed") from self.host.failure
 
     async def run(
@@ -311,8 +311,7 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
         def signalled() -> None:
             if timers:  # a signal came before
                 work.cancel()
-            with suppress(Closed):
-                self.stop()
+            self.stop()
             timers.append(event_loop.call_later(stop_seconds, work.cancel))
 
         timers: list[asyncio.TimerHandle] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 from collections import deque
@@ -21,7 +22,7 @@ from ledgermq.client.aio.clients import AioConsumer
 from ledgermq.client.aio.host import Opening
 from ledgermq.client.blocking import BlockingConsumer, BlockingHost, BlockingProducer
 from ledgermq.client.consumer import Consumer, open_consumer
-from ledgermq.client.errors import ClientError, Closed, Stopped
+from ledgermq.client.errors import ClientError, Closed, OtherProcess, Stopped
 from ledgermq.client.hosted import HostedConsumer, HostedIteration
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.received import GIVEN_BACK, HANDED_OUT, PulledAnswer, ReceivedMessage
@@ -179,6 +180,9 @@ def test_whoever_uses_a_client_that_has_failed_learns_why() -> None:
         with pytest.raises(Closed) as raised:
             consumer.run(print)
         assert FAILED.matches(raised.value.__cause__)
+        consumer.stop()
+        with pytest.raises(Closed):
+            consumer.run(print)
 
 
 def test_whoever_uses_a_client_for_asyncio_that_has_failed_learns_why() -> None:
@@ -201,9 +205,26 @@ def test_whoever_uses_a_client_for_asyncio_that_has_failed_learns_why() -> None:
             with pytest.raises(Closed) as raised:
                 await consumer.process(print)
             assert FAILED.matches(raised.value.__cause__)
+            consumer.stop()
+            with pytest.raises(Closed):
+                await consumer.process(print)
 
     with FAILED:
         asyncio.run(main())
+
+
+def test_a_consumer_may_be_stopped_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in trio: what ends a service may come to a consumer that has ended by itself. A forked process has no consumer."""
+    with opened_in_thread(partial(failing_consumer, fails=trio.Event()), "client") as (client, loop):
+        consumer = BlockingConsumer(BlockingHost(client, loop))
+        with monkeypatch.context() as forked:
+            forked.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(OtherProcess):
+                consumer.stop()
+        loop.end(cancel=True)
+    consumer.stop()
+
+    assert consumer.stopped
 
 
 async def loop_in_threads(consumer: Consumer, handle: Callable[[MessageQueue], None], threads: int = 1) -> None:
