@@ -8,9 +8,9 @@ process trace their sends and their handlers; a program that takes messages in a
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
-from functools import wraps
-from inspect import isawaitable, iscoroutinefunction
+from contextlib import contextmanager, nullcontext
+from functools import partial, wraps
+from inspect import isawaitable, iscoroutinefunction, signature
 from typing import Any
 
 import attrs
@@ -106,10 +106,8 @@ def instrument() -> None:
     A second call changes nothing. Sends without acknowledgement are traced too.
     """
     for producer in (Producer, AioProducer, BlockingProducer):
-        for name in ("send", "send_oneway"):
-            _replace(producer, name, _sends_one)
-        for name in ("send_many", "send_batch"):
-            _replace(producer, name, _sends_several)
+        for name in ("send", "send_oneway", "send_many", "send_batch"):
+            _replace(producer, name, _sends)
     for consumer, name in ((Consumer, "process"), (AioConsumer, "process"), (BlockingConsumer, "run")):
         _replace(consumer, name, _handles)
 
@@ -134,38 +132,41 @@ def _note(result: object) -> None:
         span.set_attribute("messaging.destination.partition.id", str(result.queue.queue_id))
 
 
+def _ignore(result: object) -> None: ...
+
+
 def _untraced(given: Sequence[object]) -> bool:
     """Whether these are messages, and no client in front of this one has traced them."""
     return bool(given) and all(isinstance(each, Message) and "traceparent" not in each.properties for each in given)
 
 
-def _sends_one(send: Callable[..., Any]) -> Callable[..., Any]:
-    return _sends(send, lambda message: [message], lambda messages: messages[0])
+def _sends(send: Callable[..., Any]) -> Callable[..., Any]:
+    """A sending method with a span; it takes the same arguments."""
+    arguments = signature(send)
+    (_, parameter, *_) = arguments.parameters
 
+    @contextmanager
+    def publish(*args: Any, **options: Any) -> Generator[tuple[Callable[[], Any], Callable[[object], None]]]:
+        """Give the call to make, and what to do with its result."""
+        bound = arguments.bind(*args, **options)
+        given = bound.arguments[parameter]
+        several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
+        messages: list[Any] = list(given) if several else [given]  # pyright: ignore[reportUnknownArgumentType]
+        with publishing(messages) if _untraced(messages) else nullcontext() as marked:
+            sent = messages if marked is None else marked
+            bound.arguments[parameter] = sent if several else sent[0]
+            yield partial(send, *bound.args, **bound.kwargs), _ignore if marked is None else _note
 
-def _sends_several(send: Callable[..., Any]) -> Callable[..., Any]:
-    return _sends(send, list, lambda messages: messages)
-
-
-def _sends(send: Callable[..., Any], read: Callable[[Any], list[Any]], write: Callable[[list[Any]], Any]) -> Callable[..., Any]:
-    """A sending method with a span; `read` makes a list of its argument, and `write` its argument of a list."""
-
-    async def traced(self: Any, sent: Any, **options: Any) -> Any:
-        messages = read(sent)
-        if not _untraced(messages):
-            return await send(self, write(messages), **options)
-        with publishing(messages) as marked:
-            result = await send(self, write(marked), **options)
-            _note(result)
+    async def traced(*args: Any, **options: Any) -> Any:
+        with publish(*args, **options) as (call, note):
+            result = await call()
+            note(result)
             return result
 
-    def traced_in_thread(self: Any, sent: Any, **options: Any) -> Any:
-        messages = read(sent)
-        if not _untraced(messages):
-            return send(self, write(messages), **options)
-        with publishing(messages) as marked:
-            result = send(self, write(marked), **options)
-            _note(result)
+    def traced_in_thread(*args: Any, **options: Any) -> Any:
+        with publish(*args, **options) as (call, note):
+            result = call()
+            note(result)
             return result
 
     return traced if iscoroutinefunction(send) else traced_in_thread

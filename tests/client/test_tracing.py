@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -119,6 +120,30 @@ async def test_a_batch_has_one_span_and_its_processing_links(autojump_clock: Moc
     assert refused.status.status_code is trace.StatusCode.ERROR
     assert [(link.context.trace_id, link.context.span_id) for link in work.links] == [ids(batch)] * 2 + [ids(many)] * 2
     assert work.parent is None
+
+
+@pytest.mark.parametrize("way", ["send", "send_oneway", "send_many", "send_batch"])
+async def test_a_traced_method_takes_what_it_took_before(
+    autojump_clock: MockClock, spans: InMemorySpanExporter, way: str
+) -> None:
+    """Its messages may have their name, and what it refuses it refuses as before."""
+    name, several = ("message", False) if way in ("send", "send_oneway") else ("messages", True)
+    message: Message = Message("t", b"0")
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with open_producer(NAMESRV, world=cluster.world) as producer:
+            send = getattr(producer, way)
+            await send(**{name: [message] if several else message})
+            with pytest.raises(InvalidArgument):
+                await send(message if several else [message])
+            with pytest.raises(TypeError, match="argument"):
+                await send()
+            await trio.testing.wait_all_tasks_blocked()
+    assert broker.bodies("t") == [b"0"]
+    sent, *refused = spans.get_finished_spans()
+    assert sent.status.status_code is trace.StatusCode.UNSET
+    assert [span.status.status_code for span in refused] == [trace.StatusCode.ERROR]
 
 
 def test_every_kind_of_client_makes_one_span_for_a_send(spans: InMemorySpanExporter) -> None:
