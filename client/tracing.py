@@ -1,4 +1,4 @@
-"""Traces of OpenTelemetry for clients: spans after its conventions for messaging, and `traceparent` in messages.
+"""Traces of OpenTelemetry for clients: spans after its conventions for messaging, and their context in messages.
 
 It needs the extra `otel`, and nothing of it is imported before a program asks for it. `instrument` lets all clients of the
 process trace their sends and their handlers; a program that takes messages in a loop of its own marks its work by
@@ -7,18 +7,18 @@ process trace their sends and their handlers; a program that takes messages in a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from inspect import isawaitable, iscoroutinefunction, signature
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
 from ..message.message import Message
 from .aio.clients import AioConsumer, AioProducer
 from .blocking import BlockingConsumer, BlockingProducer
-from .errors import InvalidArgument
+from .errors import ClientError, InvalidArgument
 from .producer import Producer
 from .push_consumer import Consumer
 from .received import RecordView
@@ -51,9 +51,10 @@ def _attributes(topic: str, operation: str, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def publishing(messages: Iterable[Message[Any]]) -> Generator[list[Message[Any]]]:
-    """A span for sending messages, which gives them with the `traceparent` by which their consumers continue the trace.
+    """A span for sending messages, which gives them with the properties by which their consumers continue the trace.
 
-    An exception in the block is recorded in the span. A message that has a `traceparent` already keeps it.
+    These are those of the propagator of OpenTelemetry, by default `traceparent`; a message that has one of them already keeps
+    it. An exception in the block is recorded in the span.
     """
     several = list(messages)
     topics = {message.topic for message in several}
@@ -81,11 +82,10 @@ def processing(*messages: RecordView[Any], group: str | None = None) -> Generato
     if not messages:
         raise InvalidArgument("a span for processing needs at least one message")
     first = messages[0]
-    contexts = [propagate.extract(message.properties, Context()) for message in messages]
-    origins = [trace.get_current_span(context).get_span_context() for context in contexts]
+    origins = [_origin(message.properties) for message in messages]
     with _tracer().start_as_current_span(
         f"process {first.topic}",
-        context=contexts[0] if len(messages) == 1 else None,
+        context=propagate.extract(first.properties, Context()) if len(messages) == 1 else None,
         kind=trace.SpanKind.CONSUMER,
         links=[trace.Link(origin) for origin in origins if origin.is_valid] if len(messages) > 1 else None,
         attributes=_attributes(first.topic, "process", "process"),
@@ -126,10 +126,15 @@ def _replace(owner: type, name: str, traced: Callable[[Callable[..., Any]], Call
 
 
 def _note(result: object) -> None:
+    """Set attributes of the current span, which is that of the send, by its result."""
+    span = trace.get_current_span()
     if isinstance(result, SendResult):
-        span = trace.get_current_span()
         span.set_attribute("messaging.message.id", result.message_id)
         span.set_attribute("messaging.destination.partition.id", str(result.queue.queue_id))
+    elif isinstance(result, list):
+        outcomes = cast("list[object]", result)
+        if failed := sum(isinstance(outcome, ClientError) for outcome in outcomes):
+            span.set_status(trace.StatusCode.ERROR, f"{failed} of {len(outcomes)} messages failed")
 
 
 def _ignore(result: object) -> None: ...
@@ -137,7 +142,12 @@ def _ignore(result: object) -> None: ...
 
 def _untraced(given: Sequence[object]) -> bool:
     """Whether these are messages, and no client in front of this one has traced them."""
-    return bool(given) and all(isinstance(each, Message) and "traceparent" not in each.properties for each in given)
+    return bool(given) and all(isinstance(each, Message) and not _origin(each.properties).is_valid for each in given)
+
+
+def _origin(properties: Mapping[str, str]) -> trace.SpanContext:
+    """The span that a message names, by whatever fields the propagator of the process uses."""
+    return trace.get_current_span(propagate.extract(properties, Context())).get_span_context()
 
 
 def _sends(send: Callable[..., Any]) -> Callable[..., Any]:

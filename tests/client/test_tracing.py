@@ -12,10 +12,13 @@ import pytest
 import trio
 import trio.lowlevel
 import trio.testing
-from opentelemetry import trace
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import default_getter, default_setter
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from trio.testing import MockClock
 
 from ledgermq import aio, blocking
@@ -182,6 +185,57 @@ def test_every_kind_of_client_makes_one_span_for_a_send(spans: InMemorySpanExpor
 
             consumer.run(handle_in_thread)
         assert sorted(span.name for span in spans.get_finished_spans()) == ["process u", "send u"]
+
+
+class OtherPropagator(TraceContextTextMapPropagator):
+    """Carries traces in another field than the W3C's, as that of B3 does."""
+
+    def inject(self, carrier: Any, context: Any = None, setter: Any = default_setter) -> None:
+        found: dict[str, str] = {}
+        super().inject(found, context)
+        setter.set(carrier, "b3", found["traceparent"])
+
+    def extract(self, carrier: Any, context: Any = None, getter: Any = default_getter) -> Context:
+        (given,) = getter.get(carrier, "b3") or ("",)
+        return super().extract({"traceparent": given}, context)
+
+
+@pytest.fixture
+def other_propagator() -> Generator[None]:
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(OtherPropagator())
+    yield
+    propagate.set_global_textmap(before)
+
+
+@pytest.mark.usefixtures("other_propagator")
+def test_a_send_has_one_span_with_any_propagator(spans: InMemorySpanExporter) -> None:
+    """The client in front marks its messages by whatever field carries their trace, and its consumer finds that."""
+    with start_embedded() as cluster:
+        with blocking.open_producer(cluster.namesrv, send_timeout_seconds=60) as producer:
+            producer.send(Message("t", b"0"))
+        with blocking.open_consumer(cluster.namesrv, "g", "t", consume_from=FIRST) as consumer:
+            message = consumer.get_one(60)
+            assert message is not None
+            with tracing.processing(message):
+                pass
+    sent, work = spans.get_finished_spans()
+    assert work.parent is not None
+    assert work.parent.span_id == ids(sent)[1]
+
+
+async def test_a_message_that_failed_among_many_is_an_error_of_their_span(
+    autojump_clock: MockClock, spans: InMemorySpanExporter
+) -> None:
+    """Nothing is raised for it, so it would not be seen otherwise."""
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with open_producer(NAMESRV, world=cluster.world) as producer:
+            await producer.send_many([Message("t", b"0"), Message("no topic", b"1")])
+    (span,) = spans.get_finished_spans()
+    assert span.status.status_code is trace.StatusCode.ERROR
+    assert span.status.description == "1 of 2 messages failed"
 
 
 def test_nothing_of_opentelemetry_is_imported_without_being_asked_for() -> None:
