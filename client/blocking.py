@@ -3,7 +3,9 @@
 So each client is implemented once, and heartbeats, rebalancing and commits go on while the caller computes. A client is open
 for the length of a `with` block; its thread ends with the block or with the interpreter. All methods may be called from any
 number of threads. Interrupting a call (Ctrl-C) cancels its request. In a forked process all methods raise `OtherProcess`.
-Everything that is not documented here is as in the trio client.
+`on_assigned` and `on_revoked` run in a thread of their own. All other functions of the application, such as `on_offset_moved`,
+selectors, strategies, `encode` and `decode`, run in the client's thread, which they must not block; a method of the same client
+that waits for that thread raises `RuntimeError` in them. Everything that is not documented here is as in the trio client.
 """
 
 from __future__ import annotations

@@ -142,8 +142,11 @@ class ThreadLoop:
 
         Raises:
             LoopEndedError, OtherProcessError: see there.
+            RuntimeError: the caller is the loop's own thread.
             KeyboardInterrupt: the function has been cancelled, or its result undone.
         """
+        if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self._token:
+            raise RuntimeError("this function runs in the thread that it calls, so the call would wait for itself")
         ended = threading.Event()
         call = Call(function, undo, ended.set)
         self.begin(call)

@@ -111,6 +111,18 @@ def test_calls_after_the_end_are_refused() -> None:
         loop.soon(lambda: None)
 
 
+def test_a_call_from_the_thread_of_the_loop_is_refused() -> None:
+    """It would wait for itself; a call of the same thread to another loop is made."""
+    with opened_in_thread(something, "loop") as (_, loop), opened_in_thread(something, "other") as (_, other):
+
+        async def call(called: ThreadLoop) -> None:
+            called.call(trio.lowlevel.checkpoint)
+
+        loop.call(partial(call, other))
+        with pytest.raises(RuntimeError, match="would wait for itself"):
+            loop.call(partial(call, loop))
+
+
 def test_calls_name_the_failure_with_which_the_loop_ended(caplog: pytest.LogCaptureFixture) -> None:
     """The one under way, and those that come later; it is logged too, because nobody may ever call again."""
 
