@@ -28,6 +28,8 @@ log = get_logger(__name__)
 
 EXIT_SECONDS = 5.0
 """How long the interpreter waits at its end for one loop to close what is open in it."""
+FUNCTIONS_PER_TURN = 1000
+"""How many functions of other threads run before the tasks of the loop get a turn."""
 
 
 class LoopEndedError(Exception):
@@ -194,18 +196,29 @@ class ThreadLoop:
             raise LoopEndedError from self.failure
         with self._waking:
             self._passed.append(function)
-            if self._woken:
-                return
             try:
-                self._token.run_sync_soon(self._run_passed)
+                self._wake(self._token)
             except trio.RunFinishedError as error:
                 raise LoopEndedError from self.failure or error
+
+    def _wake(self, token: trio.lowlevel.TrioToken) -> None:
+        if not self._woken:
+            token.run_sync_soon(self._run_passed, token)
             self._woken = True
 
-    def _run_passed(self) -> None:
+    def _run_passed(self, token: trio.lowlevel.TrioToken) -> None:
         with self._waking:
             self._woken = False
-        while self._passed:
+        self._run_some(FUNCTIONS_PER_TURN)
+        if self._passed:
+            try:
+                with self._waking:
+                    self._wake(token)
+            except trio.RunFinishedError:  # there are no further turns, and callers wait for the rest
+                self._run_some(len(self._passed))
+
+    def _run_some(self, count: int) -> None:
+        for _ in range(min(count, len(self._passed))):
             self._passed.popleft()()
 
     @property

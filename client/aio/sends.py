@@ -24,6 +24,9 @@ from ..sending import SendResult
 from ..transmit import QueueSelector
 from .host import AioHost
 
+SENDS_PER_TURN = 1000
+"""How many sends begin in the client's thread before its other tasks get a turn."""
+
 
 @attrs.define(eq=False)
 class _Send:
@@ -81,12 +84,15 @@ class Sends:
 
     def _start(self) -> None:
         lanes, now = self._host.client.lanes, trio.current_time()
-        while self._passed:
+        for _ in range(min(SENDS_PER_TURN, len(self._passed))):
             send = self._passed.popleft()
             send.begun = True
             if not send.withdrawn:
                 send.item.deadline = now + send.item.seconds
                 lanes.add(send.item)
+        if self._passed:
+            with suppress(Closed):  # the client has ended, and the sends with it
+                self._host.soon(self._start)
 
     def _done(self, future: asyncio.Future[SendResult], outcome: SendResult | BaseException) -> None:
         self._host.wakeups.add(future, _copied(outcome) if isinstance(outcome, ClientError) else outcome)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -13,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from ledgermq.world.threads import LoopEndedError, OtherProcessError, ThreadLoop, opened_in_thread
+from ledgermq.world.threads import FUNCTIONS_PER_TURN, LoopEndedError, OtherProcessError, ThreadLoop, opened_in_thread
 
 SECONDS_MAX = 30
 """Longer than any busy machine takes for what follows."""
@@ -121,6 +122,47 @@ def test_a_call_from_the_thread_of_the_loop_is_refused() -> None:
         loop.call(partial(call, other))
         with pytest.raises(RuntimeError, match="would wait for itself"):
             loop.call(partial(call, loop))
+
+
+def test_tasks_of_the_loop_get_turns_among_many_functions() -> None:
+    """Heartbeats and answers do not wait until all that was passed at once has run; its order is kept."""
+    turns, seen = [0], list[int]()
+
+    async def take_turns() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns[0] += 1
+
+    async def start() -> None:
+        assert loop.start(take_turns)
+
+    with opened_in_thread(something, "loop") as (_, loop):
+        loop.call(start)
+        passed = threading.Event()
+        loop.soon(passed.wait)
+        ran: list[int] = []
+        for number in range(3 * FUNCTIONS_PER_TURN):
+            loop.soon(partial(ran.append, number))
+            loop.soon(lambda: seen.append(turns[0]))
+        passed.set()
+        loop.call(trio.lowlevel.checkpoint)
+
+    assert ran == list(range(3 * FUNCTIONS_PER_TURN))
+    assert max(Counter(seen).values()) <= FUNCTIONS_PER_TURN
+
+
+def test_all_functions_run_that_were_passed_before_the_end() -> None:
+    """Callers of other threads may wait for them, and trio takes no more wake-ups then."""
+    ran: list[int] = []
+    with opened_in_thread(something, "loop") as (_, loop):
+        last = threading.Event()
+        loop.soon(last.wait)
+        loop.request_end(cancel=True)
+        for number in range(20 * FUNCTIONS_PER_TURN):
+            loop.soon(partial(ran.append, number))
+        last.set()
+
+    assert ran == list(range(20 * FUNCTIONS_PER_TURN))
 
 
 def test_calls_name_the_failure_with_which_the_loop_ended(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -15,9 +17,10 @@ import trio.testing
 
 from ledgermq.client.aio.clients import AioProducer
 from ledgermq.client.aio.host import Opening
-from ledgermq.client.aio.sends import may_have_been_stored
+from ledgermq.client.aio.sends import SENDS_PER_TURN, may_have_been_stored
 from ledgermq.client.errors import Closed, MessageIllegal, NoRoute, SendTimeout
 from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.send_many import Item, Lanes
 from ledgermq.client.sending import SendResult
 from ledgermq.message.batch import decode_batch
 from ledgermq.message.layout import decode_record
@@ -352,6 +355,38 @@ def test_an_error_that_was_handled_before_rules_nothing_out(way: str) -> None:
                 async with asyncio.timeout(0.5):
                     await send()
             assert may_have_been_stored(late.value)
+
+    asyncio.run(main())
+
+
+def test_the_client_goes_on_among_many_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks get turns before all sends that crossed together have begun."""
+    turns, begun, add = [0], list[int](), Lanes.add
+
+    def add_counted(lanes: Lanes, item: Item) -> None:
+        begun.append(turns[0])
+        add(lanes, item)
+
+    async def main() -> None:
+        async with held_broker() as held:
+
+            async def take_turns() -> None:
+                while True:
+                    turns[0] += 1
+                    await trio.lowlevel.checkpoint()
+
+            monkeypatch.setattr(Lanes, "add", add_counted)
+            ticking = asyncio.create_task(held.producer.host.run(take_turns))
+            await held.producer.host.run(trio.lowlevel.checkpoint)
+            crossing = threading.Event()
+            held.producer.host.soon(crossing.wait)
+            tasks = held.start(range(3 * SENDS_PER_TURN))
+            await asyncio.sleep(0)
+            crossing.set()
+            await asyncio.gather(*tasks)
+            ticking.cancel()
+        assert max(Counter(begun).values()) <= SENDS_PER_TURN
+        assert held.stored == list(range(-1, 3 * SENDS_PER_TURN))
 
     asyncio.run(main())
 
