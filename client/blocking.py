@@ -24,7 +24,7 @@ import trio
 from ..message.message import Body, Message, MessageQueue
 from ..world.threads import opened_in_thread
 from . import admin, consumer, producer, pull
-from .arguments import INT_MAX, check_integer, check_seconds, check_timeout
+from .arguments import INT_MAX, check_integer, check_seconds, check_several, check_timeout
 from .errors import ClientError, Closed, InvalidArgument, Stopped
 from .health import CLOSED, Health
 from .hosted import (
@@ -107,7 +107,7 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer[Body]]], Generic[Bo
         """
         return self.host.run(
             self.host.client.send_many,
-            list(messages),
+            check_several(messages),  # in the thread of the caller, where a cursor or generator of the application belongs
             key=key,
             queue=queue,
             selector=selector,
@@ -130,7 +130,7 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer[Body]]], Generic[Bo
         """Send messages of one topic as one request to one queue; see `Producer.send_batch`."""
         return self.host.run(
             self.host.client.send_batch,
-            messages,
+            check_several(messages),
             key=key,
             queue=queue,
             selector=selector,

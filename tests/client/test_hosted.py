@@ -7,7 +7,7 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
@@ -22,13 +22,15 @@ from ledgermq.client.aio.clients import AioConsumer
 from ledgermq.client.aio.host import Opening
 from ledgermq.client.blocking import BlockingConsumer, BlockingHost, BlockingProducer
 from ledgermq.client.consumer import Consumer, open_consumer
-from ledgermq.client.errors import ClientError, Closed, OtherProcess, Stopped
+from ledgermq.client.errors import ClientError, Closed, InvalidArgument, OtherProcess, Stopped
 from ledgermq.client.hosted import HostedConsumer, HostedIteration
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.received import GIVEN_BACK, HANDED_OUT, PulledAnswer, ReceivedMessage
+from ledgermq.client.sending import SendResult
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message, MessageQueue
 from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.sim.threads import SimLock, SimThread, SimThreadLoop, current_thread
 from ledgermq.world.threads import LoopEndedError, opened_in_thread
 
@@ -118,19 +120,23 @@ def test_a_block_that_outlives_its_consumer_acknowledges_nothing(monkeypatch: py
     assert origin.acked == []
 
 
+@asynccontextmanager
+async def producing(*, when_sent: Callable[[RemotingCommand], None] | None = None) -> AsyncGenerator[Producer]:
+    """A producer and its broker, which may call a function with the first request of each kind instead of answering it."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        if when_sent is not None:
+            for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+                broker.script(code, when_sent)
+        yield producer
+
+
 @pytest.mark.parametrize("way", ["send", "send_batch", "send_many"])
 def test_a_send_under_way_when_its_client_is_cancelled_may_have_been_stored(way: str) -> None:
     """Its request has left; a send that begins later is certainly not stored."""
     left, errors, threads = threading.Event(), list[ClientError](), list[threading.Thread]()
-
-    @asynccontextmanager
-    async def opened() -> AsyncGenerator[Producer]:
-        async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
-            broker = await cluster.start_broker("b1")
-            cluster.create("t", 1)
-            for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
-                broker.script(code, lambda _: left.set())
-            yield producer
+    held = partial(producing, when_sent=lambda _: left.set())
 
     def send() -> None:
         message = Message("t", b"x")
@@ -139,7 +145,7 @@ def test_a_send_under_way_when_its_client_is_cancelled_may_have_been_stored(way:
         except ClientError as error:
             errors.append(error)
 
-    with suppress(ZeroDivisionError), opened_in_thread(opened, "client") as (client, loop):
+    with suppress(ZeroDivisionError), opened_in_thread(held, "client") as (client, loop):
         producer = BlockingProducer(BlockingHost(client, loop))
         threads.append(threading.Thread(target=send))
         threads[0].start()
@@ -149,6 +155,25 @@ def test_a_send_under_way_when_its_client_is_cancelled_may_have_been_stored(way:
     send()
 
     assert [(type(error), error.may_have_been_stored) for error in errors] == [(Closed, True), (Closed, False)]
+
+
+@pytest.mark.parametrize("way", ["send_batch", "send_many"])
+def test_messages_are_made_in_the_thread_that_sends_them(way: str) -> None:
+    """A cursor of a database works in no other one, and a slow generator would hold up the client."""
+    made_in: list[threading.Thread] = []
+
+    def rows() -> Generator[Message]:
+        for number in range(2):
+            made_in.append(threading.current_thread())
+            yield Message("t", b"%d" % number)
+
+    with opened_in_thread(producing, "client") as (client, loop):
+        producer = BlockingProducer(BlockingHost(client, loop))
+        assert [type(result) for result in getattr(producer, way)(rows())] == [SendResult] * 2
+        with pytest.raises(InvalidArgument, match="several Messages"):
+            getattr(producer, way)(Message("t", b""))
+
+    assert made_in == [threading.current_thread()] * 2
 
 
 @asynccontextmanager
