@@ -146,19 +146,14 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer[Body]]], Generic[Bo
         return self.host.run(self.host.client.queues, topic)
 
 
-class BlockingMessage(HostedMessage[Body]):
+class BlockingMessage(HostedMessage[BlockingHost[Any], Body]):
     """A received message; see `ReceivedMessage`."""
 
-    __slots__ = ("_host",)
-
-    def __init__(self, received: ReceivedMessage[Any], host: BlockingHost[Any]) -> None:
-        super().__init__(received)
-        self._host = host
+    __slots__ = ()
 
     def ack(self) -> None:
         """Acknowledge the message; see `ReceivedMessage.ack`."""
-        self.received.check_open()
-        self._host.soon(self.received.settle)
+        self._acknowledge()
 
     def retry(self, *, delay_level: int = 0) -> None:
         """Ask for the message again later; see `ReceivedMessage.retry`."""

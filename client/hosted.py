@@ -128,19 +128,26 @@ class Hosted(Generic[AnyHost]):
         self.host.soon(change_now)
 
 
-class HostedMessage(RecordView[Body]):
+class HostedMessage(RecordView[Body], Generic[AnyHost, Body]):
     """A received message outside of its client's thread; see `ReceivedMessage`."""
 
-    __slots__ = ("received",)
+    __slots__ = ("_acknowledged", "_host", "received")
 
-    def __init__(self, received: ReceivedMessage[Any]) -> None:
+    def __init__(self, received: ReceivedMessage[Any], host: AnyHost) -> None:
         received.copy_to(self)
         self.received = received
+        self._host = host
+        self._acknowledged = False
 
     @property
     def in_hand(self) -> bool:
         """Whether the application has the message and has neither acknowledged it nor asked for it again."""
-        return self.received.in_hand
+        return not self._acknowledged and self.received.in_hand
+
+    def _acknowledge(self) -> None:
+        self.received.check_open()
+        self._host.soon(self.received.settle)
+        self._acknowledged = True
 
 
 @attrs.define(eq=False)

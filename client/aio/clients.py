@@ -176,14 +176,10 @@ class AioProducer(Hosted[AioHost[producer.Producer[Body]]], Generic[Body]):
     queues = _asked(producer.Producer.queues)
 
 
-class AioMessage(HostedMessage[Body]):
+class AioMessage(HostedMessage[AioHost[Any], Body]):
     """A received message; see `ReceivedMessage`."""
 
-    __slots__ = ("_host",)
-
-    def __init__(self, received: ReceivedMessage[Any], host: AioHost[Any]) -> None:
-        super().__init__(received)
-        self._host = host
+    __slots__ = ()
 
     async def ack(self) -> None:
         """Acknowledge the message; see `ReceivedMessage.ack`."""
@@ -191,8 +187,7 @@ class AioMessage(HostedMessage[Body]):
 
     def ack_now(self) -> None:
         """Acknowledge the message as `ack` does, outside of `async` code."""
-        self.received.check_open()
-        self._host.soon(self.received.settle)
+        self._acknowledge()
 
     async def retry(self, *, delay_level: int = 0) -> None:
         """Ask for the message again later; see `ReceivedMessage.retry`."""

@@ -18,9 +18,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgermq.client.aio.clients import AioConsumer
+from ledgermq.client.aio.clients import AioConsumer, AioMessage
 from ledgermq.client.aio.host import Opening
-from ledgermq.client.blocking import BlockingConsumer, BlockingHost, BlockingProducer
+from ledgermq.client.blocking import BlockingConsumer, BlockingHost, BlockingMessage, BlockingProducer
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import ClientError, Closed, InvalidArgument, OtherProcess, Stopped
 from ledgermq.client.hosted import HostedConsumer, HostedIteration
@@ -105,6 +105,30 @@ def test_the_last_loop_leaves_nothing_behind() -> None:
     assert origin.retried == [(0, 0)]
     del other
     assert origin.retried == [(0, 0), (2, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("shell", [BlockingMessage, AioMessage])
+def test_a_message_is_out_of_hand_as_soon_as_it_is_acknowledged(shell: Any) -> None:
+    """The client's thread may come to it much later; a client that refuses to acknowledge leaves it in hand."""
+    passed: list[Callable[[], object]] = []
+
+    def refuse(_: object) -> None:
+        raise Closed("the client is closed")
+
+    origin, _, messages = made(2)
+    message, refused = (
+        shell(received, SimpleNamespace(soon=soon)) for received, soon in zip(messages, (passed.append, refuse), strict=True)
+    )
+    ack = message.ack_now if shell is AioMessage else message.ack
+    assert message.in_hand
+    ack()
+    assert not message.in_hand
+    assert origin.acked == []
+    passed.pop()()
+    assert origin.acked == [0]
+    with pytest.raises(Closed):
+        refused.ack_now() if shell is AioMessage else refused.ack()
+    assert refused.in_hand
 
 
 def test_a_block_that_outlives_its_consumer_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
