@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
+from inspect import iscoroutinefunction
 from math import isfinite
 from typing import TypeGuard, TypeVar, cast
 
@@ -105,10 +106,12 @@ def check_switch(name: str, value: object) -> None:
         raise InvalidArgument(f"{name} must be True or False (got {shown(value)})")
 
 
-def check_function(name: str, value: object) -> None:
-    """Refuse anything but None and what can be called."""
+def check_function(name: str, value: object, *, may_be_async: bool = False) -> None:
+    """Refuse anything but None and what can be called, and an async function where nobody would wait for it."""
     if value is not None and not callable(value):
         raise InvalidArgument(f"{name} must be None or a function (got {shown(value)})")
+    if not may_be_async and iscoroutinefunction(value):
+        raise InvalidArgument(f"{name} must not be async (got {shown(value)})")
 
 
 def _is_several(value: object) -> TypeGuard[Iterable[object]]:

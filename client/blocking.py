@@ -24,7 +24,7 @@ import trio
 from ..message.message import Body, Message, MessageQueue
 from ..world.threads import opened_in_thread
 from . import admin, consumer, producer, pull
-from .arguments import INT_MAX, check_integer, check_seconds, check_several, check_timeout
+from .arguments import INT_MAX, check_function, check_integer, check_seconds, check_several, check_timeout
 from .errors import ClientError, Closed, InvalidArgument, Stopped
 from .health import CLOSED, Health
 from .hosted import (
@@ -416,6 +416,7 @@ def _blocking(
     def open_blocking(*args: P.args, **kwargs: P.kwargs) -> Generator[Shell]:
         for name, option in kwargs.items():
             if name.startswith("on_") and callable(option):
+                check_function(name, option)
                 callback = contained(option)
                 kwargs[name] = partial(_in_other_thread, callback) if name in AWAITED else callback
         with opened_in_thread(lambda: open_async(*args, **kwargs), "ledgermq-client") as (client, loop):

@@ -138,8 +138,8 @@ async def open_consumer(
     divide = strategy_of(strategy)
     check_function("decode", decode)
     check_function("on_offset_moved", on_offset_moved)
-    check_function("on_assigned", on_assigned)
-    check_function("on_revoked", on_revoked)
+    check_function("on_assigned", on_assigned, may_be_async=True)
+    check_function("on_revoked", on_revoked, may_be_async=True)
     if offsets_path is not None:
         check_text("offsets_path", offsets_path)
         if model is not MessageModel.BROADCASTING:

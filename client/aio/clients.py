@@ -1,8 +1,8 @@
 """The clients that asyncio programs use: the methods and contracts of the trio clients, for tasks of one event loop.
 
 Everything that is not documented here is as in the trio client. A cancelled call is cancelled in the client's thread too, and
-what it took is given back. Callbacks given as options `on_...` run in the event loop; selectors and strategies run in the
-client's thread. In a forked process all methods raise `OtherProcess`.
+what it took is given back. Callbacks given as options `on_...` run in the event loop and may be async; selectors and strategies
+run in the client's thread. In a forked process all methods raise `OtherProcess`.
 """
 
 from __future__ import annotations

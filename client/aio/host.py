@@ -287,8 +287,17 @@ def _in_loop(event_loop: asyncio.AbstractEventLoop, name: str, option: Any) -> A
     if name in AWAITED:
         return partial(_awaited_in_loop, event_loop, context, option)
 
+    running: set[asyncio.Future[object]] = set()  # asyncio itself has only weak references to tasks
+
+    def begin(*arguments: object) -> None:
+        answer = option(*arguments)
+        if isawaitable(answer):
+            task: asyncio.Future[object] = asyncio.ensure_future(answer)
+            running.add(task)
+            task.add_done_callback(running.discard)
+
     def call(*arguments: object) -> None:
         with suppress(RuntimeError):  # the event loop was closed before the client
-            event_loop.call_soon_threadsafe(option, *arguments, context=context)
+            event_loop.call_soon_threadsafe(begin, *arguments, context=context)
 
     return call

@@ -156,6 +156,12 @@ async def test_a_wrong_argument_of_a_send_is_named(
 
 
 TIMESTAMP = {"consume_from": ConsumeFrom.TIMESTAMP}
+
+
+async def waiting(*_: object) -> None:
+    """A function for which the client would have to wait."""
+
+
 OPENINGS: list[tuple[Callable[..., Any], dict[str, object], str]] = [
     (open_producer, {"group": 5}, "group must be a text"),
     (open_producer, {"send_timeout_seconds": "3"}, "send_timeout_seconds must be"),
@@ -186,6 +192,10 @@ OPENINGS: list[tuple[Callable[..., Any], dict[str, object], str]] = [
     (open_consumer, {"group": "g", "topics": "t", "orderly": "false"}, "orderly must be True or False"),
     (open_consumer, {"group": "g", "topics": "t", "on_offset_moved": 5}, "on_offset_moved must be None or a function"),
     (open_pull_consumer, {"group": "g", "on_offset_moved": "log"}, "on_offset_moved must be None or a function"),
+    (open_consumer, {"group": "g", "topics": "t", "on_offset_moved": waiting}, "on_offset_moved must not be async"),
+    (open_pull_consumer, {"group": "g", "on_offset_moved": waiting}, "on_offset_moved must not be async"),
+    (open_consumer, {"group": "g", "topics": "t", "decode": waiting}, "decode must not be async"),
+    (open_producer, {"encode": waiting}, "encode must not be async"),
     (open_pull_consumer, {"group": "g", "bytes_per_queue_max": 0}, "bytes_per_queue_max must be"),
 ]
 

@@ -18,6 +18,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from ledgermq import blocking
 from ledgermq.client.aio.clients import AioConsumer, AioMessage
 from ledgermq.client.aio.host import Opening
 from ledgermq.client.blocking import BlockingConsumer, BlockingHost, BlockingMessage, BlockingProducer
@@ -260,6 +261,16 @@ def test_whoever_uses_a_client_for_asyncio_that_has_failed_learns_why() -> None:
 
     with FAILED:
         asyncio.run(main())
+
+
+def test_threads_have_no_async_callbacks() -> None:
+    """None of their event loops could run one, so it is refused before anything is opened."""
+
+    async def assigned(_: object) -> None: ...
+
+    opening = blocking.open_consumer("10.0.0.9:9876", "g", "t", on_assigned=assigned)
+    with pytest.raises(InvalidArgument, match="on_assigned must not be async"):
+        opening.__enter__()
 
 
 def test_a_consumer_may_be_stopped_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

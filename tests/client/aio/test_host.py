@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any, cast
+from weakref import WeakSet
 
 import pytest
 import trio
@@ -17,6 +19,7 @@ from ledgermq.client.aio.host import AioHost, Opening, Wakeups
 from ledgermq.client.errors import Closed
 
 NAME = ContextVar("NAME", default="")
+PATIENCE_SECONDS = 10
 
 
 class Exit(BaseException):
@@ -98,6 +101,37 @@ def test_a_callback_runs_in_the_event_loop() -> None:
         async with opening(on_change=on_change):
             await called.wait()
         assert threads == [threading.current_thread()]
+
+    asyncio.run(main())
+
+
+def test_an_async_callback_for_which_nobody_waits_runs_to_its_end() -> None:
+    """Though nothing of the application may refer to its task; a failure of it is reported by asyncio."""
+
+    async def main() -> None:
+        event_loop, called, reported = asyncio.get_running_loop(), asyncio.Event(), list[dict[str, Any]]()
+        futures = WeakSet[asyncio.Future[None]]()
+
+        def report(_: object, context: dict[str, Any]) -> None:
+            reported.append(context)
+
+        async def on_change(_: int) -> None:
+            future = event_loop.create_future()
+            futures.add(future)
+            called.set()
+            await future
+            raise LookupError
+
+        event_loop.set_exception_handler(report)
+        async with asyncio.timeout(PATIENCE_SECONDS), opening(on_change=on_change):
+            await called.wait()
+            gc.collect()
+            for future in futures:
+                future.set_result(None)
+            while not reported:
+                await asyncio.sleep(0)
+                gc.collect()
+        assert isinstance(reported[0].get("exception"), LookupError)
 
     asyncio.run(main())
 
