@@ -10,6 +10,7 @@ import atexit
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
@@ -27,7 +28,7 @@ Answer = TypeVar("Answer")
 log = get_logger(__name__)
 
 EXIT_SECONDS = 5.0
-"""How long the interpreter waits at its end for one loop to close what is open in it."""
+"""How long the interpreter waits at its end for all loops to close what is open in them."""
 FUNCTIONS_PER_TURN = 1000
 """How many functions of other threads run before the tasks of the loop get a turn."""
 
@@ -195,11 +196,11 @@ class ThreadLoop:
         if self._token is None:
             raise LoopEndedError from self.failure
         with self._waking:
-            self._passed.append(function)
             try:
                 self._wake(self._token)
             except trio.RunFinishedError as error:
                 raise LoopEndedError from self.failure or error
+            self._passed.append(function)
 
     def _wake(self, token: trio.lowlevel.TrioToken) -> None:
         if not self._woken:
@@ -240,7 +241,6 @@ class ThreadLoop:
             changed: called in the thread with the object once it is open, and with None when the loop has ended.
         """
         self.thread = threading.Thread(target=self.run, args=(open_async, changed), name=thread_name, daemon=True)
-        _living.add(self)
         self.thread.start()
 
     async def live(
@@ -274,6 +274,7 @@ class ThreadLoop:
         self, open_async: Callable[[], AbstractAsyncContextManager[Opened]], changed: Callable[[Opened | None], object]
     ) -> None:
         """The main function of the thread."""
+        _living.add(self)
         try:
             trio.run(self.live, open_async, changed)
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
@@ -288,10 +289,10 @@ class ThreadLoop:
         with suppress(LoopEndedError):  # it ended by itself; its failure is raised by `check`
             self.soon(stop)
 
-    def end(self, *, cancel: bool, seconds: float | None = None) -> None:
+    def end(self, *, cancel: bool) -> None:
         """End the loop, in order or by cancelling, and wait for its thread."""
         self.request_end(cancel=cancel)
-        self.thread.join(seconds)
+        self.thread.join()
 
     def check(self) -> None:
         """Raise the exception with which the loop ended, if any."""
@@ -304,9 +305,12 @@ _living: set[ThreadLoop] = set()
 
 @atexit.register
 def _end_all() -> None:
-    for loop in list(_living):
-        if loop.is_ours:
-            loop.end(cancel=True, seconds=EXIT_SECONDS)
+    loops = [loop for loop in list(_living) if loop.is_ours]
+    for loop in loops:
+        loop.request_end(cancel=True)
+    deadline = time.monotonic() + EXIT_SECONDS
+    for loop in loops:
+        loop.thread.join(max(0.0, deadline - time.monotonic()))
 
 
 @contextmanager

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
+import subprocess
+import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -163,6 +167,77 @@ def test_all_functions_run_that_were_passed_before_the_end() -> None:
         last.set()
 
     assert ran == list(range(20 * FUNCTIONS_PER_TURN))
+
+
+def test_a_loop_that_has_ended_keeps_nothing_of_later_calls() -> None:
+    """A program may go on for long with a client that has failed."""
+    with opened_in_thread(something, "loop") as (_, loop):
+        pass
+    function = partial(str)
+    left = weakref.ref(function)
+
+    with pytest.raises(LoopEndedError):
+        loop.soon(function)
+    del function
+    gc.collect()
+
+    assert left() is None
+
+
+def run_program(program: str) -> tuple[str, str]:
+    """Run a program of its own to its end; returns what it wrote to both of its outputs."""
+    head = """
+import os, threading
+from contextlib import ExitStack, asynccontextmanager
+import trio
+from ledgermq.world import threads
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", head + program], capture_output=True, text=True, timeout=SECONDS_MAX, check=True
+    )
+    return done.stdout, done.stderr
+
+
+def test_a_thread_that_could_not_be_started_does_not_disturb_the_end_of_the_program() -> None:
+    """The machine may have no more threads; then there is nothing to close."""
+    printed = run_program(
+        """
+def refuse(self):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+try:
+    threads.opened_in_thread(None, "loop").__enter__()
+except RuntimeError as error:
+    print(error)
+"""
+    )
+    assert printed == ("can't start new thread\n", "")
+
+
+def test_at_the_end_of_the_program_all_loops_are_closed_at_once() -> None:
+    """Here each waits until the other one is asked to close, so that one after the other would take their whole time."""
+    printed = run_program(
+        f"""
+threads.EXIT_SECONDS = {2 * SECONDS_MAX}
+closing = []
+
+@asynccontextmanager
+async def waiting():
+    try:
+        yield "open"
+    finally:
+        closing.append(1)
+        with trio.CancelScope(shield=True):
+            while len(closing) < 2:
+                await trio.sleep(0.001)
+        os.write(1, b"closed\\n")
+
+stack = ExitStack()
+for _ in range(2):
+    stack.enter_context(threads.opened_in_thread(waiting, "loop"))
+"""
+    )
+    assert printed == ("closed\n" * 2, "")
 
 
 def test_calls_name_the_failure_with_which_the_loop_ended(caplog: pytest.LogCaptureFixture) -> None:
