@@ -341,8 +341,8 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
         return self.host.run(self.host.client.progress)
 
 
-async def _at_once(function: Callable[[], None]) -> None:
-    function()
+async def _at_once(function: Callable[[], T]) -> T:
+    return function()
 
 
 @attrs.define(eq=False)
@@ -383,7 +383,8 @@ class BlockingPullConsumer(Hosted[BlockingHost[pull.PullConsumer]]):
         self.host.run(_at_once, partial(self.host.client.resume, list(queues)))
 
     def position(self, queue: MessageQueue) -> int:
-        return self.host.client.position(queue)
+        # Asked for in the client's thread, where what an interrupted `poll` took is put back first.
+        return self.host.run(_at_once, partial(self.host.client.position, queue))
 
     def committed(self, queue: MessageQueue) -> int | None:
         return self.host.run(self.host.client.committed, queue)

@@ -396,7 +396,11 @@ class AioPullConsumer(Hosted[AioHost[pull.PullConsumer]]):
         return self.host.client.assignment()
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset behind the last message that `poll` handed out of an assigned queue."""
+        """The offset behind the last message that `poll` handed out of an assigned queue.
+
+        After a cancelled `poll` it may count messages that nobody has seen, until another call of this consumer has ended;
+        `commit` never counts them.
+        """
         return self.host.client.position(queue)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:

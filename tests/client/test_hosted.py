@@ -21,11 +21,12 @@ from trio.testing import MockClock
 from ledgermq import blocking
 from ledgermq.client.aio.clients import AioConsumer, AioMessage
 from ledgermq.client.aio.host import Opening
-from ledgermq.client.blocking import BlockingConsumer, BlockingHost, BlockingMessage, BlockingProducer
+from ledgermq.client.blocking import BlockingConsumer, BlockingHost, BlockingMessage, BlockingProducer, BlockingPullConsumer
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import ClientError, Closed, InvalidArgument, OtherProcess, Stopped
 from ledgermq.client.hosted import HostedConsumer, HostedIteration
 from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.pull import PullConsumer, open_pull_consumer
 from ledgermq.client.received import GIVEN_BACK, HANDED_OUT, PulledAnswer, ReceivedMessage
 from ledgermq.client.sending import SendResult
 from ledgermq.client.subscription import ConsumeFrom
@@ -33,7 +34,7 @@ from ledgermq.message.message import Message, MessageQueue
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.sim.threads import SimLock, SimThread, SimThreadLoop, current_thread
-from ledgermq.world.threads import LoopEndedError, opened_in_thread
+from ledgermq.world.threads import Call, LoopEndedError, opened_in_thread
 
 from .fake_cluster import NAMESRV, open_cluster, until
 from .test_consumer import fill
@@ -261,6 +262,30 @@ def test_whoever_uses_a_client_for_asyncio_that_has_failed_learns_why() -> None:
 
     with FAILED:
         asyncio.run(main())
+
+
+def test_a_position_counts_nothing_that_an_interrupted_poll_took() -> None:
+    """What it took is put back in the client's thread, so the position is asked for there, too."""
+
+    @asynccontextmanager
+    async def polling() -> AsyncGenerator[PullConsumer]:
+        async with open_cluster() as cluster, open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+            broker = await cluster.start_broker("b1")
+            cluster.create("t", 1)
+            fill(broker, 5)
+            await consumer.assign(await consumer.queues("t"))
+            yield consumer
+
+    with opened_in_thread(polling, "client") as (client, loop):
+        consumer = BlockingPullConsumer(BlockingHost(client, loop))
+        (queue,) = consumer.assignment()
+        polled, gate = threading.Event(), threading.Event()
+        loop.begin(poll := Call(client.poll, client.unpoll, polled.set))
+        assert polled.wait(PATIENCE_SECONDS)
+        loop.soon(gate.wait)
+        loop.abandon(poll)
+        threading.Timer(0.1, gate.set).start()
+        assert consumer.position(queue) == 0
 
 
 def test_threads_have_no_async_callbacks() -> None:
