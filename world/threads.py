@@ -336,7 +336,9 @@ def opened_in_thread(
         raise LoopEndedError
     try:
         yield found, loop
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, GeneratorExit):  # nobody sees this one
+            loop.failure = RuntimeError("the context manager that kept it open was dropped: use `with`, or keep it as long")
         if loop.is_ours:
             loop.end(cancel=True)
         raise

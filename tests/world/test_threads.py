@@ -184,6 +184,16 @@ def test_a_loop_that_has_ended_keeps_nothing_of_later_calls() -> None:
     assert left() is None
 
 
+def test_calls_say_that_nobody_kept_the_block_open() -> None:
+    """A context manager that is entered by hand and dropped ends its loop at once."""
+    _, loop = opened_in_thread(something, "loop").__enter__()
+    gc.collect()
+
+    with pytest.raises(LoopEndedError) as refused:
+        loop.call(trio.lowlevel.checkpoint)
+    assert "context manager" in str(refused.value.__cause__)
+
+
 def run_program(program: str) -> tuple[str, str]:
     """Run a program of its own to its end; returns what it wrote to both of its outputs."""
     head = """
