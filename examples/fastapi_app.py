@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
-from ledgermq import ClientError, ConsumeFrom, Message, aio
+from ledgermq import ClientError, ConsumeFrom, InvalidArgument, Message, aio
 
 STOP_SECONDS = 20
 """How long handlers may go on at the end; less than the time after which the platform kills the process."""
@@ -49,6 +49,8 @@ app = FastAPI(lifespan=lifespan)
 async def order(number: str, request: Request) -> dict[str, str]:
     try:
         result = await request.app.state.producer.send(Message("orders", number.encode(), keys=[number]))
+    except InvalidArgument as error:
+        raise HTTPException(422, str(error)) from error
     except ClientError as error:
         detail = "the order may have been placed" if error.may_have_been_stored else "the order was not placed"
         raise HTTPException(503, f"{detail}: {error}") from error

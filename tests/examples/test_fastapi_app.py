@@ -47,7 +47,7 @@ async def bill_orders(client: httpx.AsyncClient, count: int) -> None:
 
 
 def test_orders_are_billed_and_health_is_that_of_the_billing(cluster: Embedded) -> None:
-    """A service whose consumer has ended must be started again, although it answers."""
+    """A service whose consumer has ended must be started again, although it answers. What is no order is refused."""
     spec = importlib.util.spec_from_file_location("fastapi_app", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
@@ -59,6 +59,8 @@ def test_orders_are_billed_and_health_is_that_of_the_billing(cluster: Embedded) 
             transport = httpx.ASGITransport(app=module.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
                 await bill_orders(client, 50)
+                refused = await client.post("/orders/no number")
+                assert (refused.status_code, "white space" in refused.json()["detail"]) == (422, True)
                 assert (await client.get("/healthz")).status_code == 200
                 assert (await client.get("/readyz")).status_code == 200
                 billing: asyncio.Task[None] = module.app.state.billing
