@@ -35,6 +35,7 @@ from .hosted import (
     HostedConsumer,
     HostedIteration,
     HostedMessage,
+    HostedPullConsumer,
     contained,
     in_words_of_clients,
     put_back,
@@ -346,7 +347,7 @@ async def _at_once(function: Callable[[], T]) -> T:
 
 
 @attrs.define(eq=False)
-class BlockingPullConsumer(Hosted[BlockingHost[pull.PullConsumer]]):
+class BlockingPullConsumer(HostedPullConsumer[BlockingHost[pull.PullConsumer]]):
     """Reads queues; see `PullConsumer`."""
 
     def queues(self, topic: str) -> list[MessageQueue]:
@@ -354,9 +355,6 @@ class BlockingPullConsumer(Hosted[BlockingHost[pull.PullConsumer]]):
 
     def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
         self.host.run(self.host.client.assign, list(queues), expression)
-
-    def assignment(self) -> list[MessageQueue]:
-        return self.host.client.assignment()
 
     def poll(self, messages_max: int = pull.MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[RecordView]:
         """Take the messages that have arrived, or wait for some; an empty list after `timeout_seconds`."""
@@ -375,12 +373,6 @@ class BlockingPullConsumer(Hosted[BlockingHost[pull.PullConsumer]]):
 
     def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         self.host.run(self.host.client.seek_to_time, queue, timestamp_ms)
-
-    def pause(self, queues: Iterable[MessageQueue]) -> None:
-        self.host.run(_at_once, partial(self.host.client.pause, list(queues)))
-
-    def resume(self, queues: Iterable[MessageQueue]) -> None:
-        self.host.run(_at_once, partial(self.host.client.resume, list(queues)))
 
     def position(self, queue: MessageQueue) -> int:
         # Asked for in the client's thread, where what an interrupted `poll` took is put back first.

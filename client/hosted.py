@@ -16,7 +16,7 @@ import attrs
 
 from ..message.message import Body, MessageQueue
 from ..world.threads import LoopEndedError, OtherProcessError, ThreadLoop
-from . import consumer
+from . import consumer, pull
 from .arguments import check_queues
 from .consumer_options import ConsumerOptions
 from .errors import ClientError, Closed, OtherProcess, Stopped
@@ -29,6 +29,7 @@ T = TypeVar("T")
 Client = TypeVar("Client")
 AnyHost = TypeVar("AnyHost", bound="Host[Any]")
 ConsumerHost = TypeVar("ConsumerHost", bound="Host[consumer.Consumer[Any]]")
+PullHost = TypeVar("PullHost", bound="Host[pull.PullConsumer]")
 AnyConsumer = TypeVar("AnyConsumer", bound="HostedConsumer[Any]")
 
 AWAITED = ("on_assigned", "on_revoked")
@@ -320,3 +321,26 @@ class HostedIteration(Generic[AnyConsumer]):
 
     def __del__(self) -> None:
         self._consumer.ended(id(self), self._last, self._own)
+
+
+@attrs.define(eq=False)
+class HostedPullConsumer(Hosted[PullHost]):
+    """What the pull consumers for threads and for asyncio have in common; see `PullConsumer`."""
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read, sorted."""
+        return self.host.client.assignment()
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out no messages of these assigned queues until `resume`; prefetched ones are kept."""
+        self.later(partial(self.host.client.pause, self._assigned(queues)))
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand messages of these queues out again."""
+        self.later(partial(self.host.client.resume, self._assigned(queues)))
+
+    def _assigned(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        several = list(queues)
+        for queue in several:
+            self.host.client.position(queue)  # raises if it is not assigned
+        return several

@@ -33,7 +33,16 @@ from ..arguments import (
 )
 from ..errors import ClientError, Closed, InvalidArgument, Stopped
 from ..health import CLOSED, Health
-from ..hosted import MESSAGES_PER_TAKE, Client, Hosted, HostedConsumer, HostedIteration, HostedMessage, put_back
+from ..hosted import (
+    MESSAGES_PER_TAKE,
+    Client,
+    Hosted,
+    HostedConsumer,
+    HostedIteration,
+    HostedMessage,
+    HostedPullConsumer,
+    put_back,
+)
 from ..iteration import MESSAGES_PER_TURN
 from ..push_consumer import MESSAGES_PER_GET, message_failed
 from ..received import ReceivedMessage, RecordView, retry_unfinished
@@ -371,7 +380,7 @@ def _is_failure(error: BaseException) -> bool:
 
 
 @attrs.define(eq=False)
-class AioPullConsumer(Hosted[AioHost[pull.PullConsumer]]):
+class AioPullConsumer(HostedPullConsumer[AioHost[pull.PullConsumer]]):
     """Reads queues; see `PullConsumer`."""
 
     async def poll(self, messages_max: int = pull.MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[RecordView]:
@@ -391,10 +400,6 @@ class AioPullConsumer(Hosted[AioHost[pull.PullConsumer]]):
     committed = _asked(pull.PullConsumer.committed)
     commit = _asked(pull.PullConsumer.commit)
 
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that are read, sorted."""
-        return self.host.client.assignment()
-
     def position(self, queue: MessageQueue) -> int:
         """The offset behind the last message that `poll` handed out of an assigned queue.
 
@@ -402,20 +407,6 @@ class AioPullConsumer(Hosted[AioHost[pull.PullConsumer]]):
         `commit` never counts them.
         """
         return self.host.client.position(queue)
-
-    def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out no messages of these assigned queues until `resume`; prefetched ones are kept."""
-        self.later(partial(self.host.client.pause, self._assigned(queues)))
-
-    def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand messages of these queues out again."""
-        self.later(partial(self.host.client.resume, self._assigned(queues)))
-
-    def _assigned(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        several = list(queues)
-        for queue in several:
-            self.position(queue)  # raises if it is not assigned
-        return several
 
 
 @attrs.define(eq=False)
