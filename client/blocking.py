@@ -40,7 +40,7 @@ from .hosted import (
     in_words_of_clients,
     put_back,
 )
-from .push_consumer import QueueProgress, message_failed
+from .push_consumer import MESSAGES_PER_GET, QueueProgress, message_failed
 from .received import ReceivedMessage, RecordView, retry_unfinished
 from .sending import SendResult
 from .statistics import ProducerStatistics
@@ -212,7 +212,7 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
         return messages[0] if messages else None
 
     def get_many(
-        self, messages_max: int = MESSAGES_PER_TAKE, timeout_seconds: float | None = None
+        self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None
     ) -> list[BlockingMessage[Body]]:
         """Take the messages that have arrived, or wait for some; see `Consumer.get_many`.
 
@@ -225,7 +225,7 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
 
     @contextmanager
     def take(
-        self, messages_max: int = MESSAGES_PER_TAKE, timeout_seconds: float | None = None
+        self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None
     ) -> Generator[list[BlockingMessage[Body]]]:
         """Take messages for the length of a `with` block that finishes them all; see `Consumer.take`."""
         messages = self.get_many(messages_max, timeout_seconds)
