@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from functools import partial, wraps
 from math import inf
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import attrs
 import trio
@@ -40,7 +40,7 @@ from .hosted import (
     in_words_of_clients,
     put_back,
 )
-from .push_consumer import MESSAGES_PER_GET, QueueProgress, message_failed
+from .push_consumer import MESSAGES_PER_GET, message_failed
 from .received import ReceivedMessage, RecordView, retry_unfinished
 from .sending import SendResult
 from .statistics import ProducerStatistics
@@ -69,6 +69,17 @@ class BlockingHost(Host[Client]):
         """Like `run`; if the wait is interrupted, `undo` is called in the client's thread with a result that comes later."""
         with in_words_of_clients():
             return self._loop.call(function, undo)
+
+
+def _asked(method: Callable[Concatenate[Client, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
+    """A method of the trio client, which runs in its thread, as a method of the client for other threads."""
+
+    @wraps(method)
+    def ask(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        host: BlockingHost[Client] = self.host
+        return host.run(method, host.client, *args, **kwargs)
+
+    return ask
 
 
 @attrs.define(eq=False)
@@ -142,9 +153,7 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer[Body]]], Generic[Bo
         """Send one message without acknowledgement; see `Producer.send_oneway`."""
         self.host.run(self.host.client.send_oneway, message, key=key, queue=queue)
 
-    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of `topic` that can be written."""
-        return self.host.run(self.host.client.queues, topic)
+    queues = _asked(producer.Producer.queues)
 
 
 class BlockingMessage(HostedMessage[BlockingHost[Any], Body]):
@@ -310,26 +319,6 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
         client: consumer.Consumer[Any] = self.host.client
         return self.host.ask(partial(client.receive, messages_max, timeout_seconds), put_back)
 
-    def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at `offset` in a queue that is read now; see `Consumer.seek`."""
-        self.host.run(self.host.client.seek, queue, offset)
-
-    def seek_to_beginning(self, queue: MessageQueue) -> None:
-        """Continue at the oldest message of a queue that is read now; see `Consumer.seek`."""
-        self.host.run(self.host.client.seek_to_beginning, queue)
-
-    def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue behind the newest message of a queue that is read now; see `Consumer.seek`."""
-        self.host.run(self.host.client.seek_to_end, queue)
-
-    def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Continue at the first message that was stored at `timestamp_ms` or later; see `Consumer.seek`."""
-        self.host.run(self.host.client.seek_to_time, queue, timestamp_ms)
-
-    def commit(self) -> None:
-        """Commit the group's offsets now; see `Consumer.commit`."""
-        self.host.run(self.host.client.commit)
-
     def healthy(self) -> Health:
         """Whether this consumer can do its work, as a readiness probe asks; see `Consumer.healthy`."""
         try:
@@ -337,9 +326,12 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
         except Closed:
             return CLOSED
 
-    def progress(self) -> dict[MessageQueue, QueueProgress]:
-        """How far this consumer is in each queue that it reads; see `Consumer.progress`."""
-        return self.host.run(self.host.client.progress)
+    seek = _asked(consumer.Consumer.seek)
+    seek_to_beginning = _asked(consumer.Consumer.seek_to_beginning)
+    seek_to_end = _asked(consumer.Consumer.seek_to_end)
+    seek_to_time = _asked(consumer.Consumer.seek_to_time)
+    commit = _asked(consumer.Consumer.commit)
+    progress = _asked(consumer.Consumer.progress)
 
 
 async def _at_once(function: Callable[[], T]) -> T:
@@ -350,9 +342,6 @@ async def _at_once(function: Callable[[], T]) -> T:
 class BlockingPullConsumer(HostedPullConsumer[BlockingHost[pull.PullConsumer]]):
     """Reads queues; see `PullConsumer`."""
 
-    def queues(self, topic: str) -> list[MessageQueue]:
-        return self.host.run(self.host.client.queues, topic)
-
     def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
         self.host.run(self.host.client.assign, list(queues), expression)
 
@@ -362,27 +351,17 @@ class BlockingPullConsumer(HostedPullConsumer[BlockingHost[pull.PullConsumer]]):
         messages: list[ReceivedMessage] = self.host.ask(partial(client.poll, messages_max, timeout_seconds), client.unpoll)
         return list(messages)
 
-    def seek(self, queue: MessageQueue, offset: int) -> None:
-        self.host.run(self.host.client.seek, queue, offset)
-
-    def seek_to_beginning(self, queue: MessageQueue) -> None:
-        self.host.run(self.host.client.seek_to_beginning, queue)
-
-    def seek_to_end(self, queue: MessageQueue) -> None:
-        self.host.run(self.host.client.seek_to_end, queue)
-
-    def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        self.host.run(self.host.client.seek_to_time, queue, timestamp_ms)
-
     def position(self, queue: MessageQueue) -> int:
         # Asked for in the client's thread, where what an interrupted `poll` took is put back first.
         return self.host.run(_at_once, partial(self.host.client.position, queue))
 
-    def committed(self, queue: MessageQueue) -> int | None:
-        return self.host.run(self.host.client.committed, queue)
-
-    def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
-        self.host.run(self.host.client.commit, queue, offset)
+    queues = _asked(pull.PullConsumer.queues)
+    seek = _asked(pull.PullConsumer.seek)
+    seek_to_beginning = _asked(pull.PullConsumer.seek_to_beginning)
+    seek_to_end = _asked(pull.PullConsumer.seek_to_end)
+    seek_to_time = _asked(pull.PullConsumer.seek_to_time)
+    committed = _asked(pull.PullConsumer.committed)
+    commit = _asked(pull.PullConsumer.commit)
 
 
 @attrs.define(eq=False)
