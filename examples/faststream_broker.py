@@ -180,7 +180,10 @@ class LedgerMQBroker:
         ):
             running: dict[asyncio.Task[None], aio.AioConsumer] = {}
             for subscriber in self._subscribers:
-                consumer = await clients.enter_async_context(self._open_consumer(subscriber))
+                topics = {subscriber.topic: subscriber.tags}
+                consumer: aio.AioConsumer = await clients.enter_async_context(
+                    aio.open_consumer(self._namesrv, subscriber.group, topics, ack="explicit", consume_from=ConsumeFrom.FIRST)
+                )
                 call = apply_types(subscriber.handler, cast_result=False, context__=context)
                 deliver = partial(self._deliver, subscriber, call, context)
                 running[group.create_task(consumer.process(deliver, tasks=subscriber.max_workers))] = consumer
@@ -193,14 +196,6 @@ class LedgerMQBroker:
                     await asyncio.wait(running, timeout=STOP_SECONDS)
                 for task in running:
                     task.cancel()  # what its handlers have not finished by now comes again
-
-    @asynccontextmanager
-    async def _open_consumer(self, subscriber: Subscriber) -> AsyncGenerator[aio.AioConsumer]:
-        topics = {subscriber.topic: subscriber.tags}
-        async with aio.open_consumer(
-            self._namesrv, subscriber.group, topics, ack="explicit", consume_from=ConsumeFrom.FIRST
-        ) as consumer:
-            yield consumer
 
     async def _deliver(
         self, subscriber: Subscriber, call: Callable[..., Any], context: ContextRepo, received: aio.AioMessage[bytes]
