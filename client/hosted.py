@@ -75,11 +75,6 @@ class Host(Generic[Client]):
     client: Client
     _loop: ThreadLoop
 
-    @property
-    def failure(self) -> BaseException | None:
-        """What ended the client, if it was a failure."""
-        return self._loop.failure
-
     def soon(self, function: Callable[[], object]) -> None:
         """Run a plain function, which must not raise, in the client's thread, after earlier ones; does not wait.
 

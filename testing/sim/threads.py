@@ -149,10 +149,6 @@ class SimThreadLoop:
         self.nursery.start_soon(function)
         return True
 
-    def result(self, call: Call[T]) -> T:
-        """The result of an ended call."""
-        return call.result()
-
     def abandon(self, call: Call[Any]) -> None:
         """Cancel a call, or undo its result."""
         self.soon(call.abandon)

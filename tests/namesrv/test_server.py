@@ -16,11 +16,9 @@ import trio.testing
 
 from ledgermq.message.errors import JsonError
 from ledgermq.message.json import dumps, loads
-from ledgermq.namesrv import notices
 from ledgermq.namesrv.bounds import KV_CHARACTERS_MAX
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.errors import BadNamesrvConfig
-from ledgermq.namesrv.routes import MinIdChange
 from ledgermq.namesrv.server import Namesrv, open_namesrv
 from ledgermq.remoting.channel import Channel, connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
@@ -509,30 +507,6 @@ async def test_brokers_hear_on_their_own_port_that_the_lowest_id_changed(notifie
                 "haBrokerAddr": "10.0.0.1:10912",
             }
         assert ("broker_not_notified" in [entry["event"] for entry in logs]) == notifies
-
-
-async def test_notices_that_cannot_be_delivered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes a task and a connection for seconds, and any peer may register brokers at addresses where nobody answers."""
-    monkeypatch.setattr(notices, "NOTICES_MAX", 3)
-    world = real_world()
-    (listener,) = await world.network.open_listeners("127.0.0.1", 0)
-    silent = world.network.listener_port(listener)
-    async with listener, trio.open_nursery() as nursery:
-        sent = notices.Notices(world.network, nursery)
-        with capture_logs() as logs:
-            for number in range(2):
-                sent.send(MinIdChange("b", number, "h:1", tuple(f"127.0.0.1:{silent}" for _ in range(2))))
-        assert logs == [
-            {
-                "event": "brokers_not_notified",
-                "log_level": "warning",
-                "broker": "b",
-                "brokers": 1,
-                "reason": "3 notices are on their way already",
-            }
-        ]
-        for _ in range(3):
-            await (await listener.accept()).aclose()
 
 
 async def test_changed_topics_alone_do_not_delete_the_others(world: World) -> None:
