@@ -317,7 +317,7 @@ async def test_every_message_has_an_outcome_whenever_its_time_ends(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also between two looks at the clock: while messages are taken for a request, and before that is sent."""
-    outcomes: list[SendResult | Exception] = []
+    outcomes: list[SendResult | BaseException] = []
     async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
         await cluster.start_broker("b1")
         cluster.create("t", 1)
