@@ -54,7 +54,7 @@ def feed_followers(state: JavaState) -> None:
                 _control(state, follower)
 
 
-def _push(state: JavaState, follower: Follower, kind: str, entries: tuple[memoryview, ...], first: LogIndex) -> None:
+def _push(state: JavaState, follower: Follower, kind: str, entries: Sequence[memoryview], first: LogIndex) -> None:
     last = first + len(entries) - 1 if entries else NO_INDEX
     follower.pushed_ms = state.now_ms
     state.send(
@@ -82,7 +82,7 @@ def _control(state: JavaState, follower: Follower) -> None:
     if index < log.first_index:
         return
     follower.control_out = True
-    _push(state, follower, follower.state, (state.reader.entry(index),), index)
+    _push(state, follower, follower.state, state.reader.entries(index, index, 0), index)
 
 
 def _append(state: JavaState, follower: Follower) -> None:
@@ -97,7 +97,7 @@ def _append(state: JavaState, follower: Follower) -> None:
         and inflight < settings.inflight_bytes_max
     ):
         bytes_max = settings.push_bytes_max if settings.batches else 0
-        entries = tuple(state.reader.entries(follower.write_index, log.written_index, bytes_max))
+        entries = state.reader.entries(follower.write_index, log.written_index, bytes_max)
         size = sum(map(len, entries))
         follower.inflight[follower.write_index] = size
         inflight += size

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from ..errors import LedgerGap
+from ..errors import CorruptLedger, LedgerGap
 from ..raft.batch import Batch, Slice, Snapshot, TermRun
 from ..raft.log import LogState
 from ..raft.quorum import Configuration
 from ..raft.units import NO_INDEX, LogIndex, PeerId
 from .group_records import GroupConfiguration, configuration_record, read_configuration
-from .layout import BLANK_SIZE, ENTRY, INDEX, INDEX_SIZE
+from .layout import BLANK_SIZE, INDEX, INDEX_SIZE
 from .ledger import Ledger
 from .native import BeginAnew, ReceivedEntries
 from .walk import walk_entries
@@ -132,11 +132,27 @@ class JavaEntryReader:
         return self.ledger.entry(index)
 
     def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> Sequence[memoryview]:
-        """Return entries from `first` on, at most to `last`; at least one, and more only within `bytes_max`."""
-        piece = self.ledger.slice_from(first, bytes_max, last)
+        """Return entries from `first` on, at most to `last`; at least one, and more only within `bytes_max`.
+
+        Raises:
+            CorruptLedger: the header of an entry is damaged. A follower of DLedger that gets a wrong position appends no more.
+        """
+        ledger = self.ledger
+        piece = ledger.slice_from(first, bytes_max, last)
+        walked = walk_entries(
+            piece.entries,
+            0,
+            len(piece.entries),
+            position=piece.position,
+            next_index=first,
+            term=ledger.terms.term_of(first),
+            check_bodies=False,
+        )
+        complete = walked.fault is None and walked.next_index == piece.last_index + 1
+        if not complete or walked.runs != list(ledger.terms.runs(first, piece.last_index)):
+            raise CorruptLedger(ledger.data.directory, walked.fault or f"entries from {first} on have other sizes or terms")
         found, at = list[memoryview](), 0
-        while at < len(piece.entries):
-            size: int = ENTRY.codec.unpack_from(piece.entries, at)[1]
+        for _, _, size, _, _ in INDEX.codec.iter_unpack(walked.index_records):
             found.append(piece.entries[at : at + size])
             at += size
         return found

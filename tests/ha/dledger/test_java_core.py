@@ -16,6 +16,7 @@ from ledgermq.ha.dledger.java_links import JavaLink
 from ledgermq.ha.dledger.java_messages import APPEND, Answer, Answered, Code, Push, Reply, VoteRequest
 from ledgermq.ha.dledger.java_replication import apply_pushes
 from ledgermq.ha.dledger.java_state import JavaSettings
+from ledgermq.ha.dledger.layout import HEADER_SIZE
 from ledgermq.ha.dledger.log_reader import JavaEntryReader
 from ledgermq.ha.dledger.settings import JAVA
 from ledgermq.ha.dledger.waiters import Outcome
@@ -233,6 +234,32 @@ def test_a_node_that_was_away_catches_up_over_many_files() -> None:
         await away.start()
         await group.converged()
         group.check()
+
+    scenario(story, dialect=JAVA, java=FAST)
+
+
+def test_a_leader_with_a_damaged_header_leaves_the_group_and_says_why() -> None:
+    """It has no next entry to send; another node leads, from which the one that was away is filled."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        away = next(node for node in group.running if node is not leader)
+        await group.put(leader, 3)
+        await group.converged()
+        await away.kill()
+        await group.put(leader, 40)
+        await group.converged()
+        ledger = leader.up.ledger
+        position, _ = ledger.place_of(ledger.end_index - 20)
+        segment = ledger.data.find(position)
+        assert segment is not None
+        segment.file.write(bytes(HEADER_SIZE), position - segment.start)
+
+        await away.start()
+        other = await group.leader(among=[node for node in group.running if node is not leader])
+
+        assert "no entry header: magic 0" in (leader.up.status().failure or "")
+        await group.until(lambda: away.up.ledger.committed_index == other.up.ledger.end_index)
 
     scenario(story, dialect=JAVA, java=FAST)
 
