@@ -22,6 +22,7 @@ from ..errors import HaProtocolError, HaRefused
 from ..raft.units import NO_INDEX, LogIndex, PeerId
 from . import java
 from .java_messages import Answer, Answered, Code, HeartBeat, Message, Push, Reply, Request
+from .java_state import refusal_of
 
 log = get_logger(__name__)
 
@@ -41,6 +42,8 @@ class JavaLink:
     channel: Channel | None = None
     bulk: Channel | None = None
     refusal: str | None = None
+    refused_index: LogIndex = NO_INDEX
+    """The index in the last `raft_entries_refused` of the log."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     @property
@@ -90,6 +93,12 @@ class JavaLink:
         except HaRefused as error:
             self.links.refused(self.peer, self.address, error)
             self.links.deliver(Answered(request, None))
+
+    def note_refused(self, push: Push) -> None:
+        """Log that the peer refuses entries again and again, once for each first one."""
+        if push.refused_index not in (NO_INDEX, self.refused_index):
+            self.refused_index = push.refused_index
+            log.error("raft_entries_refused", peer=self.peer, index=push.refused_index, reason=refusal_of(push.refused_index))
 
     def _note(self, answer: Answer) -> None:
         reasons = {
@@ -141,6 +150,8 @@ class JavaLinks:
         elif not isinstance(message, Answered) and self._nursery is not None:
             link = self.outgoing.get((message.to, 0))
             if link is not None:
+                if isinstance(message, Push):
+                    link.note_refused(message)
                 self._nursery.start_soon(link.ask, message)
 
     def _note_damage(self, refusal: Reply) -> None:

@@ -104,6 +104,8 @@ class Push:
     last_index: LogIndex = NO_INDEX
     entries: Sequence[memoryview] = ()
     """Complete, consecutive entries with their headers."""
+    refused_index: LogIndex = NO_INDEX
+    """The first of the entries that the receiver refuses again and again; it is not sent."""
     token: Any = None
 
 

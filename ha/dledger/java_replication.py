@@ -67,6 +67,7 @@ def _push(state: JavaState, follower: Follower, kind: str, entries: Sequence[mem
             first_index=first,
             last_index=last,
             entries=entries,
+            refused_index=follower.refused_index,
             token=follower.session,
         )
     )
@@ -177,13 +178,16 @@ def _compare_again(state: JavaState, follower: Follower, *, pause: bool) -> None
 def _on_appended(state: JavaState, follower: Follower, push: Push, answer: Answer | None) -> None:
     if answer is not None and answer.code == Code.SUCCESS:
         follower.inflight.pop(push.first_index, None)
+        follower.refusals = 0
         # From 0.2.7 on the answer has the first index and the count; the answer of earlier nodes has no count.
         acknowledged = answer.index + answer.count - 1 if answer.count else answer.index
         if acknowledged > follower.match_index:
             follower.match_index = min(acknowledged, state.log.last_index)
             advance_commit(state)
     elif answer is not None and answer.code == Code.INCONSISTENT_STATE:
-        _compare_again(state, follower, pause=False)
+        # After a gap, replication goes on at once. A Java node gives this answer for any failure, such as a full disk.
+        follower.refusals += 1
+        _compare_again(state, follower, pause=follower.refusals > 1)
     elif answer is None or answer.code != Code.REPEATED_PUSH:
         _compare_again(state, follower, pause=True)
     else:

@@ -75,6 +75,14 @@ class EntryReader(Protocol):
         ...
 
 
+def refusal_of(index: LogIndex) -> str:
+    """Describe a follower that refuses the entries from `index` on again and again."""
+    return (
+        f"the node refuses the entries from {index} on again and again, and its log says why; a node of Apache's does so for "
+        "any failure, such as a full disk"
+    )
+
+
 @attrs.define(eq=False)
 class Follower:
     """The leader's state for one follower (EntryDispatcher)."""
@@ -101,11 +109,23 @@ class Follower:
     """The number of the last round of heartbeats that it has answered with success."""
     session: int = 0
     """Counts the restarts of replication to it; answers to pushes of an earlier session are ignored."""
+    refusals: int = 0
+    """How often in a row it has refused entries that follow an entry of its own, without acknowledging any in between."""
 
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight to it, and it lacks no entry that was sent."""
         return self.follows and self.state == APPEND and not self.inflight and not self.control_out
+
+    @property
+    def refused_index(self) -> LogIndex:
+        """The first of the entries that it refuses again and again; NO_INDEX if it takes them."""
+        return self.match_index + 1 if self.refusals > 1 else NO_INDEX
+
+    @property
+    def refusal(self) -> str | None:
+        """Why it gets no further, if an operator has to act."""
+        return None if self.refused_index == NO_INDEX else refusal_of(self.refused_index)
 
 
 @attrs.define(eq=False)

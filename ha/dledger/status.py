@@ -16,6 +16,7 @@ from ..raft.units import LogIndex, PeerId, Term
 from .handshake import EXPIRED, NOT_BEGUN, LogBeginning
 from .java_core import JavaCore
 from .java_links import JavaLinks
+from .java_state import Follower
 from .ledger import Ledger
 from .links import Links
 from .native_layout import LANE_CONTROL
@@ -43,7 +44,7 @@ class PeerStatus:
     match_index: LogIndex | None
     """The last entry known to be durable there; None if this node does not lead."""
     refusal: str | None
-    """Why no connection to it is possible, if an operator has to act."""
+    """Why no connection to it is possible, or why it takes no entries, if an operator has to act."""
 
 
 @attrs.frozen
@@ -91,7 +92,7 @@ def status_of(
                 peer in core.configuration.learners,
                 link.connected,
                 replicator.match_index if replicator is not None else None,
-                link.refusal,
+                link.refusal or (replicator.refusal if isinstance(replicator, Follower) else None),
             )
         )
     return ReplicaStatus(

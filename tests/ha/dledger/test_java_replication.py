@@ -131,6 +131,42 @@ def test_append_follows_truncate_and_an_inconsistent_answer_compares_again() -> 
     assert [one.kind for one in pushes(core)] == [COMPARE]
 
 
+def refuse_entries(core: JavaCore) -> Push:
+    """Refuse the first entries that the leader sends after a comparison; returns the refused push."""
+    (compare,) = pushes(core)
+    assert (compare.kind, compare.first_index) == (COMPARE, 3)
+    core.step(Answered(compare, Answer(code=Code.INCONSISTENT_STATE, term=3, begin_index=0, end_index=1)))
+    (compare,) = pushes(core)
+    core.step(Answered(compare, Answer(code=Code.SUCCESS, term=3, begin_index=0, end_index=1)))
+    append, *_ = pushes(core)
+    core.step(Answered(append, Answer(code=Code.INCONSISTENT_STATE, term=3, index=2, begin_index=0, end_index=1)))
+    return append
+
+
+def test_a_follower_that_refuses_entries_again_and_again_is_sent_them_after_a_pause() -> None:
+    """As a Java node does whose disk is full: it still answers each COMPARE, and at once each push."""
+    core = leader([1] * 4)
+    assert core.leadership is not None
+    follower = core.leadership.group.followers[OTHER]
+    assert refuse_entries(core).refused_index == -1
+    assert follower.refusal is None
+
+    refuse_entries(core)
+
+    assert pushes(core) == []
+    assert "refuses the entries from 2 on" in (follower.refusal or "")
+    core.now_ms += core.settings.error_pause_ms
+    assert refuse_entries(core).refused_index == 2
+    core.now_ms += core.settings.error_pause_ms
+    (compare,) = pushes(core)
+    core.step(Answered(compare, Answer(code=Code.INCONSISTENT_STATE, term=3, begin_index=0, end_index=1)))
+    (compare,) = pushes(core)
+    core.step(Answered(compare, Answer(code=Code.SUCCESS, term=3, begin_index=0, end_index=1)))
+    (append,) = pushes(core)
+    core.step(Answered(append, Answer(code=Code.SUCCESS, term=3, index=2, count=2, begin_index=0, end_index=3)))
+    assert (follower.refusal, follower.match_index) == (None, 3)
+
+
 def test_a_quota_of_pushes_in_flight_lets_the_leader_wait() -> None:
     """An answer gives room for the next one; an answer of an earlier session gives none."""
     core = leader([1] * 2000)

@@ -176,7 +176,10 @@ def test_with_dledgers_protocol_the_follower_names_the_leader_that_an_operator_h
         await group.until(lambda: "damaged_entry_not_replaceable" in caplog.text)
         await trio.sleep(5)
         assert away.up.ledger.end_index < index
-        assert leader.up.leading is not None
+        (event,) = [record.getMessage() for record in caplog.records if "raft_entries_refused" in record.getMessage()]
+        refused = away.up.ledger.end_index + 1
+        assert f"index={refused}" in event
+        assert f"refuses the entries from {refused} on" in " ".join(peer.refusal or "" for peer in leader.up.status().peers)
         assert leader.up.hand_over("its disk is replaced")
 
         await group.until(lambda: away.up.ledger.end_index > index)
