@@ -273,8 +273,6 @@ def read_answer(body: bytes) -> Answer:
 _NUMBERS = (
     ("code", "code", int(Code.SUCCESS)),
     ("term", "term", NO_INDEX),
-    ("index", "index", NO_INDEX),
-    ("count", "count", 0),
     ("begin_index", "beginIndex", NO_INDEX),
     ("end_index", "endIndex", NO_INDEX),
 )

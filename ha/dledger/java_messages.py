@@ -154,8 +154,6 @@ class Answer:
     code: int
     term: Term
     result: str = Vote.UNKNOWN
-    index: LogIndex = NO_INDEX
-    count: int = 0
     begin_index: LogIndex = NO_INDEX
     end_index: LogIndex = NO_INDEX
 

@@ -130,8 +130,10 @@ def on_push_answer(state: JavaState, push: Push, answer: Answer | None) -> None:
             _compare_again(state, follower, pause=True)
     elif push.kind == APPEND and follower.state == APPEND:
         _on_appended(state, follower, push, answer)
-    elif push.kind == COMMIT and answer is not None and answer.code == Code.INCONSISTENT_STATE:
-        _compare_again(state, follower, pause=False)
+    elif push.kind == COMMIT and answer is not None:
+        lost = answer.code == Code.SUCCESS and answer.end_index < follower.match_index
+        if lost or answer.code == Code.INCONSISTENT_STATE:
+            _compare_again(state, follower, pause=False)
 
 
 def _on_compared(state: JavaState, follower: Follower, push: Push, answer: Answer | None) -> None:
@@ -140,6 +142,8 @@ def _on_compared(state: JavaState, follower: Follower, push: Push, answer: Answe
     if answer is None or answer.code not in (Code.SUCCESS, Code.INCONSISTENT_STATE):
         _compare_again(state, follower, pause=True)
         return
+    # A Java node may have lost entries that it acknowledged.
+    follower.match_index = min(follower.match_index, answer.end_index)
     truncate_at: LogIndex | None = None
     if answer.code == Code.SUCCESS:
         if index == answer.end_index:
@@ -179,19 +183,16 @@ def _on_appended(state: JavaState, follower: Follower, push: Push, answer: Answe
     if answer is not None and answer.code == Code.SUCCESS:
         follower.inflight.pop(push.first_index, None)
         follower.refusals = 0
-        # From 0.2.7 on the answer has the first index and the count; the answer of earlier nodes has no count.
-        acknowledged = answer.index + answer.count - 1 if answer.count else answer.index
-        if acknowledged > follower.match_index:
-            follower.match_index = min(acknowledged, state.log.last_index)
+        # This acknowledges the whole push; the index in the answer is its first one, or before 0.2.6 its last one.
+        if push.last_index > follower.match_index:
+            follower.match_index = push.last_index
             advance_commit(state)
     elif answer is not None and answer.code == Code.INCONSISTENT_STATE:
         # After a gap, replication goes on at once. A Java node gives this answer for any failure, such as a full disk.
         follower.refusals += 1
         _compare_again(state, follower, pause=follower.refusals > 1)
-    elif answer is None or answer.code != Code.REPEATED_PUSH:
-        _compare_again(state, follower, pause=True)
     else:
-        follower.inflight.pop(push.first_index, None)  # it is queued there already; a later answer reports its outcome
+        _compare_again(state, follower, pause=True)
 
 
 def advance_commit(state: JavaState) -> None:
