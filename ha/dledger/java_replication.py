@@ -78,7 +78,8 @@ def _control(state: JavaState, follower: Follower) -> None:
     if state.end_index == NO_INDEX:
         return
     if not log.first_index <= follower.compare_index <= log.written_index:
-        follower.compare_index = log.written_index
+        # Also where the entry of a TRUNCATE has expired: behind this one, the follower would keep none of the entries before.
+        follower.state, follower.compare_index = COMPARE, log.written_index
     index = follower.compare_index
     if index < log.first_index:
         return
@@ -270,8 +271,7 @@ def _has_equal(state: JavaState, entry: memoryview) -> bool:
 
 def _compare(state: JavaState, push: Push) -> None:
     equal = _has_equal(state, push.entries[0])
-    if equal:
-        state.verified_index = push.first_index
+    state.verified_index = push.first_index if equal else min(state.verified_index, push.first_index - 1)
     answer_when_durable(state, push, push.first_index, Code.SUCCESS if equal else Code.INCONSISTENT_STATE)
 
 
@@ -280,9 +280,11 @@ def _truncate(state: JavaState, push: Push) -> None:
     log, entry, index = state.log, push.entries[0], push.first_index
     equal = _has_equal(state, entry)
     first_cut = index + 1 if equal else index
-    # If the leader's log begins after the end of this one, or at another position, the two have no entry in common.
-    begins_anew = not equal and (not log.first_index <= index <= log.last_index + 1 or _moves_begin(state, entry))
-    if (begins_anew and index <= state.commit_index) or (not begins_anew and first_cut <= state.commit_index):
+    # An unequal entry is the leader's first one. If what comes before it is not known to be the leader's, none of it is kept.
+    joins = log.first_index <= index <= min(log.last_index, state.relied_index) + 1 and not _moves_begin(state, entry)
+    begins_anew = not equal and not joins
+    # Each TRUNCATE comes after a COMPARE with an earlier entry or an unequal one, unless it was delayed.
+    if (begins_anew and index <= state.commit_index) or (not begins_anew and first_cut <= state.relied_index):
         state.send(state.reply(push, Code.INCONSISTENT_STATE))
         return
     if begins_anew:

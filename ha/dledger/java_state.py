@@ -221,6 +221,11 @@ class JavaState:
         return [peer for peer in self.configuration.voters if peer != self.id]
 
     @property
+    def relied_index(self) -> LogIndex:
+        """The last entry up to which the log agrees with the leader's: it was compared, or is committed."""
+        return max(self.commit_index, self.verified_index)
+
+    @property
     def begin_index(self) -> LogIndex:
         """The first index of the log, or -1 if it is empty, as in Java."""
         return self.log.first_index if self.log.last_index >= self.log.first_index else NO_INDEX

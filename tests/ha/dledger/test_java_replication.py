@@ -172,6 +172,19 @@ def test_a_follower_that_has_lost_entries_is_filled_again_though_no_new_one_come
     assert follower.match_index == 2
 
 
+def test_what_expires_before_a_truncate_is_sent_is_compared_anew() -> None:
+    """The follower would keep only the leader's last entry, and count as if it had all before it."""
+    core = leader([1] * 10, begin=4)
+    core.commit_index = core.applied_index = 8
+    (compare,) = pushes(core)
+    core.step(Answered(compare, Answer(code=Code.INCONSISTENT_STATE, term=3, begin_index=0, end_index=3)))
+    core.compact(6)
+
+    (following,) = pushes(core)
+
+    assert (following.kind, following.first_index) == (COMPARE, 9)
+
+
 def refuse_entries(core: JavaCore) -> Push:
     """Refuse the first entries that the leader sends after a comparison; returns the refused push."""
     (compare,) = pushes(core)
@@ -308,6 +321,46 @@ def test_truncate_removes_what_comes_after_the_entry_and_appends_it_where_it_is_
     apply_pushes(committed)
     assert [reply.code for reply in replies(committed)] == [Code.INCONSISTENT_STATE]
     assert committed.log.last_index == 3
+
+
+def test_a_truncate_that_comes_late_removes_nothing_that_was_compared_since() -> None:
+    """The leader, which got no answer in time, has compared again, and the entries are acknowledged."""
+    core = node([1, 1, 3, 3], term=3, leader=OTHER)
+    core.step(push(COMPARE, 3, [3]))
+    apply_pushes(core)
+    sent(core)
+
+    core.step(push(TRUNCATE, 1, [1]))
+    apply_pushes(core)
+
+    assert [reply.code for reply in replies(core)] == [Code.INCONSISTENT_STATE]
+    assert (core.log.last_index, core.log.truncate_from) == (3, None)
+
+
+def test_an_unequal_entry_ends_what_was_compared() -> None:
+    """So that the TRUNCATE which may follow is carried out."""
+    core = node([1, 1, 3, 3], term=3, leader=OTHER)
+    for kind, index, body in ((COMPARE, 3, 0), (COMPARE, 2, 1), (TRUNCATE, 2, 1)):
+        core.step(push(kind, index, [3], body=body))
+        apply_pushes(core)
+
+    assert [reply.code for reply in replies(core)] == [Code.SUCCESS, Code.INCONSISTENT_STATE]
+    assert core.log.last_index == 2
+
+
+def test_what_comes_before_the_leaders_first_entry_is_kept_only_as_far_as_it_is_committed() -> None:
+    """The entries between were replaced in the group while this node was away, and have expired at the leader."""
+    core = node([1] * 8, term=3, leader=OTHER, committed=2)
+    core.step(push(TRUNCATE, 5, [2], commit=5))
+    apply_pushes(core)
+    assert core.snapshot is not None
+    assert (core.log.first_index, core.log.last_index, core.commit_index) == (5, 5, 5)
+
+    core = node([1] * 8, term=3, leader=OTHER, committed=2)
+    core.step(push(TRUNCATE, 3, [2], commit=3))
+    apply_pushes(core)
+    assert core.snapshot is None
+    assert (core.log.first_index, core.log.last_index, core.log.truncate_from) == (0, 3, 3)
 
 
 def test_an_append_is_answered_when_it_is_durable() -> None:
