@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ...message.errors import JsonError
-from ...message.json import dumps, loads
+from ...message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
 from ...message.numbers import int_of, long_of
 from ..errors import HaProtocolError
 from ..raft.units import NO_INDEX, LogIndex, PeerId
@@ -161,7 +161,7 @@ def read_object(body: bytes) -> Mapping[str, Any]:
         HaProtocolError: the body is not a JSON object.
     """
     try:
-        found: Any = loads(body)
+        found: Any = loads(body, loose_bytes_max=OF_STRANGERS_BYTES_MAX)
     except JsonError as error:
         raise HaProtocolError(f"a body that is {error}") from error
     if not isinstance(found, dict):

@@ -82,6 +82,16 @@ def test_a_vote_answer_is_that_of_java() -> None:
     assert java.read_answer(golden) == Answer(code=200, term=3, result=Vote.ACCEPT)
 
 
+def test_a_body_beyond_json_is_read_only_if_it_is_short() -> None:
+    """Our own reader is slow, and this one reads on the event loop; what Java sends is strict JSON."""
+    strict = b'{"body":"' + b"A" * 40_000 + b'"}'
+    assert len(java.read_object(strict)["body"]) == 40_000
+    for loose in (b'{"a":{{"b":1}:' + b"1" * 40_000 + b"}}", b'{"$ref":"$",' + strict[1:]):
+        with pytest.raises(HaProtocolError, match="a body that is"):
+            java.read_object(loose)
+    assert java.read_object(b'{"peers":{1:"a"}}') == {"peers": {"1": "a"}}
+
+
 def test_a_push_answer_is_that_of_java() -> None:
     """The bounds of the follower's log decide what its leader does next."""
     golden = b'{"beginIndex":0,"code":200,"count":1,"endIndex":5,"group":"g","index":5,"term":3}'
