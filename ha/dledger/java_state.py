@@ -257,7 +257,7 @@ class JavaState:
         """Adopt the higher term of a peer, without a vote in it."""
         assert term > self.term
         self.become_candidate(term)
-        self.term, self.vote = term, None
+        self.term, self.vote, self.raise_term = term, None, False
         self.next_vote_ms = self.now_ms + self.vote_interval()
 
     def become_follower(self, leader: PeerId) -> None:

@@ -51,6 +51,17 @@ def test_vote_is_judged_in_the_order_of_dledger(
         assert (core.term, core.vote) == before
 
 
+def test_the_next_round_of_a_voter_is_in_the_term_of_its_vote() -> None:
+    """Although it was to raise its own term; a round above the vote would depose the leader that is being elected."""
+    core = node([1, 2, 2], term=3, vote=OWN)
+    core.raise_term = True
+    assert answer(core, vote_request(4, 2, 2)).result == Vote.ACCEPT
+
+    core.tick(40)
+
+    assert {request.term for request in sent(core) if isinstance(request, VoteRequest)} == {4}
+
+
 @pytest.mark.parametrize(
     ("results", "pause_ms", "raises"),
     [
