@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,6 +31,8 @@ CALL_SECONDS = 3.0
 """How long a request waits for its answer, as in DLedger; then the core gets no answer."""
 RETRY_SECONDS = 0.2
 """Pause before a peer is dialled again, in seconds."""
+REFUSAL_SHOWN_SECONDS = 9.0
+"""For how long the status shows why a push of a leader was refused; a leader sends it again within a second."""
 
 
 @attrs.define(eq=False)
@@ -124,8 +127,8 @@ class JavaLinks:
     clients: ForeignClients | None = None
     """Answers METADATA, APPEND and GET."""
     outgoing: dict[tuple[PeerId, int], JavaLink] = attrs.field(factory=dict[tuple[PeerId, int], JavaLink])
-    _damaged_index: LogIndex = NO_INDEX
-    """The last damaged entry that a leader has sent."""
+    _last_refusal: tuple[str, float] = ("", -math.inf)
+    """The last reason why a push was refused until an operator acts, and when that was."""
     _nursery: trio.Nursery | None = None
 
     def follow_members(self, addresses: Mapping[PeerId, Address]) -> None:
@@ -143,8 +146,8 @@ class JavaLinks:
     def send(self, message: Message) -> None:
         """Send a request to its receiver, or an answer on the connection of its request."""
         if isinstance(message, Reply):
-            if message.damaged_index != NO_INDEX:
-                self._note_damage(message)
+            if message.reason is not None:
+                self._note_refusal(message.reason)
             connection, command = message.request.token
             connection.push(encode_frame(command.response(200, body=java.encode_reply(self.group, message))))
         elif not isinstance(message, Answered) and self._nursery is not None:
@@ -154,17 +157,16 @@ class JavaLinks:
                     link.note_refused(message)
                 self._nursery.start_soon(link.ask, message)
 
-    def _note_damage(self, refusal: Reply) -> None:
-        """Log that the leader has sent a damaged entry, once for each; it is sent again until another node leads."""
-        if refusal.damaged_index != self._damaged_index:
-            self._damaged_index = refusal.damaged_index
-            log.error(
-                "damaged_entry_not_replaceable",
-                leader=refusal.to,
-                index=refusal.damaged_index,
-                reason="the leader's disk has damaged it, and DLedger's protocol has no request for another copy: transfer "
-                "leadership to a node that has the entry, and replace the node whose copy is damaged",
-            )
+    def _note_refusal(self, reason: str) -> None:
+        """Log why pushes of a leader are refused, once for each reason; the leader sends them again and again."""
+        if reason != self._last_refusal[0]:
+            log.error("leader_entries_refused", reason=reason)
+        self._last_refusal = reason, self.clock.monotonic()
+
+    def refusals(self) -> tuple[str, ...]:
+        """Why pushes of a leader are refused at present."""
+        reason, last = self._last_refusal
+        return (reason,) if self.clock.monotonic() - last < REFUSAL_SHOWN_SECONDS else ()
 
     async def run(self, host: str, port: int, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen and dial until cancelled; `started` returns the port.

@@ -139,8 +139,8 @@ class Reply:
     begin_index: LogIndex = NO_INDEX
     end_index: LogIndex = NO_INDEX
     leader: PeerId | None = None
-    damaged_index: LogIndex = NO_INDEX
-    """The entry of a push for which it was refused, because the body was damaged where it was stored; it is not sent."""
+    reason: str | None = None
+    """Why a push is refused until an operator acts; it is not sent."""
 
     @property
     def to(self) -> PeerId:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import attrs
 
 from ..raft.batch import Batch, Snapshot, TermRun
+from ..raft.errors import Diverged
 from ..raft.roles import Role
-from ..raft.units import NO_INDEX, LogIndex
+from ..raft.units import NO_INDEX, LogIndex, PeerId
 from .java_messages import APPEND, COMMIT, COMPARE, TRUNCATE, Answer, Code, Push, Reply
 from .java_reading import confirm_reads
 from .java_state import Follower, FollowerGroup, JavaLeadership, JavaState
@@ -283,9 +284,11 @@ def _truncate(state: JavaState, push: Push) -> None:
     # An unequal entry is the leader's first one. If what comes before it is not known to be the leader's, none of it is kept.
     joins = log.first_index <= index <= min(log.last_index, state.relied_index) + 1 and not _moves_begin(state, entry)
     begins_anew = not equal and not joins
-    # Each TRUNCATE comes after a COMPARE with an earlier entry or an unequal one, unless it was delayed.
-    if (begins_anew and index <= state.commit_index) or (not begins_anew and first_cut <= state.relied_index):
-        state.send(state.reply(push, Code.INCONSISTENT_STATE))
+    if first_cut <= state.relied_index:
+        # Each TRUNCATE comes after a COMPARE with an earlier entry or an unequal one, unless it was delayed.
+        diverged = first_cut > state.verified_index
+        reason = str(Diverged(first_cut, state.commit_index, push.sender)) if diverged else None
+        state.send(state.reply(push, Code.INCONSISTENT_STATE, reason))
         return
     if begins_anew:
         position = _unpack_header(entry)[4]
@@ -310,8 +313,16 @@ def _moves_begin(state: JavaState, entry: memoryview) -> bool:
 
 def _take_entries(state: JavaState, push: Push) -> None:
     _, size, _, _, position, *_ = _unpack_header(push.entries[0])
-    joins = state.verified_index == state.log.last_index and state.reader.fits(position, size)
-    refusal = _append_received(state, push) if joins else state.reply(push, Code.INCONSISTENT_STATE)
+    if state.verified_index != state.log.last_index:
+        refusal: Reply | None = state.reply(push, Code.INCONSISTENT_STATE)
+    elif not state.reader.fits(position, size):
+        reason = (
+            f"entry {push.first_index} of {size} bytes is at position {position} in the log of {push.sender} and would be at "
+            "another one here: set the same mappedFileSizeCommitLog on all nodes of the group"
+        )
+        refusal = state.reply(push, Code.INCONSISTENT_STATE, reason)
+    else:
+        refusal = _append_received(state, push)
     if refusal is not None:
         state.send(refusal)
         return
@@ -330,7 +341,7 @@ def _append_received(state: JavaState, push: Push) -> Reply | None:
             return refusal
         walked = walk_entries(entries, 0, len(entries), position=position, next_index=index, term=term, check_bodies=True)
         if walked.damaged:
-            return attrs.evolve(refusal, damaged_index=walked.next_index)
+            return attrs.evolve(refusal, reason=damaged_entry(walked.next_index, push.sender))
         if walked.fault is not None or walked.runs[-1][1] > state.term:
             return refusal
         runs = tuple(TermRun(*run) for run in walked.runs)
@@ -339,6 +350,14 @@ def _append_received(state: JavaState, push: Push) -> Reply | None:
     for batch in batches:
         state.log.append_received(batch, batch.first_index)
     return None
+
+
+def damaged_entry(index: LogIndex, leader: PeerId) -> str:
+    """Describe an entry that a leader has sent with a damaged body; it is sent again until another node leads."""
+    return (
+        f"entry {index} is damaged on the disk of {leader}, and DLedger's protocol has no request for another copy: transfer "
+        "leadership to a node that has the entry, and replace the node whose copy is damaged"
+    )
 
 
 def _in_one_file(entries: Sequence[memoryview]) -> list[memoryview]:

@@ -287,8 +287,8 @@ class JavaState:
         self.waiting.clear()
         self.unanswered.clear()
 
-    def reply(self, push: Push, code: int) -> Reply:
-        """Build the answer to a push, with the current bounds of the log."""
+    def reply(self, push: Push, code: int, reason: str | None = None) -> Reply:
+        """Build the answer to a push, with the current bounds of the log; `reason` is what an operator has to know."""
         count = 0 if push.first_index == NO_INDEX else push.last_index - push.first_index + 1
         return Reply(
             request=push,
@@ -298,4 +298,5 @@ class JavaState:
             count=count,
             begin_index=self.begin_index,
             end_index=self.end_index,
+            reason=reason,
         )

@@ -64,7 +64,7 @@ class ReplicaStatus:
     waits_for: tuple[PeerId, ...]
     """The voters that have to answer before this node, whose store was empty, may vote."""
     turned_away: tuple[str, ...]
-    """Why nodes that dial this one are refused, if an operator has to act."""
+    """Why nodes that dial this one, or the entries of a leader, are refused, if an operator has to act."""
 
 
 def status_of(
@@ -106,7 +106,7 @@ def status_of(
         stopped or ledger.failure,
         tuple(peers),
         tuple(unanswered(core)) if isinstance(core, Raft) else (),
-        links.refusals() if isinstance(links, Links) else (),
+        links.refusals(),
     )
 
 

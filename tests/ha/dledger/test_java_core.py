@@ -34,12 +34,14 @@ from .groups import (
     Group,
     Node,
     check_begun_anew,
+    files_of,
     isolate_leader_during_puts,
     lose_power_during_puts,
     miss_files_that_expire,
     scenario,
 )
 from .java_nodes import OTHER, OWN, SIZE, entry, node, sent
+from .ledgers import FILE_SIZE
 
 SEEDS = range(1, 4)
 FAST = JavaSettings(heartbeat_ms=200, vote_interval_min_ms=50, vote_interval_max_ms=200, vote_round_ms=300)
@@ -262,6 +264,28 @@ def test_a_leader_with_a_damaged_header_leaves_the_group_and_says_why() -> None:
         await group.until(lambda: away.up.ledger.committed_index == other.up.ledger.end_index)
 
     scenario(story, dialect=JAVA, java=FAST)
+
+
+def test_a_node_with_data_files_of_another_size_says_what_to_set(caplog: pytest.LogCaptureFixture) -> None:
+    """Its log has the leader's positions up to the end of the first file."""
+
+    async def story(group: Group) -> None:
+        other = group.nodes[PeerId("n2")]
+        await other.kill()
+        other.machine.disk.remove_tree("store")
+        other.changes["files"] = files_of("n2", file_size=2 * FILE_SIZE)
+        await other.start()
+        leader = await group.leader()
+        assert leader is not other
+
+        await group.put(leader, 50)
+
+        await group.until(lambda: "mappedFileSizeCommitLog" in " ".join(other.up.status().turned_away))
+        await trio.sleep(5)
+        assert caplog.text.count("leader_entries_refused") == 1
+        assert "refuses the entries" in " ".join(peer.refusal or "" for peer in leader.up.status().peers)
+
+    scenario(story, seed=2, dialect=JAVA, java=FAST)
 
 
 def test_a_node_begins_anew_where_old_files_have_expired() -> None:

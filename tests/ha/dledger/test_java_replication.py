@@ -319,7 +319,9 @@ def test_truncate_removes_what_comes_after_the_entry_and_appends_it_where_it_is_
     committed = node([1, 1, 2, 2], term=3, leader=OTHER, committed=2)
     committed.step(push(TRUNCATE, 1, [1]))
     apply_pushes(committed)
-    assert [reply.code for reply in replies(committed)] == [Code.INCONSISTENT_STATE]
+    (refusal,) = replies(committed)
+    assert refusal.code == Code.INCONSISTENT_STATE
+    assert "n1 would remove entries from index 2 on, but entries up to 2 are committed here" in (refusal.reason or "")
     assert committed.log.last_index == 3
 
 
@@ -333,7 +335,7 @@ def test_a_truncate_that_comes_late_removes_nothing_that_was_compared_since() ->
     core.step(push(TRUNCATE, 1, [1]))
     apply_pushes(core)
 
-    assert [reply.code for reply in replies(core)] == [Code.INCONSISTENT_STATE]
+    assert [(reply.code, reply.reason) for reply in replies(core)] == [(Code.INCONSISTENT_STATE, None)]
     assert (core.log.last_index, core.log.truncate_from) == (3, None)
 
 

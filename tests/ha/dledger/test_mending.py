@@ -173,19 +173,21 @@ def test_with_dledgers_protocol_the_follower_names_the_leader_that_an_operator_h
         entry = damage(leader, index)
 
         await away.start()
-        await group.until(lambda: "damaged_entry_not_replaceable" in caplog.text)
+        await group.until(lambda: "leader_entries_refused" in caplog.text)
         await trio.sleep(5)
         assert away.up.ledger.end_index < index
         (event,) = [record.getMessage() for record in caplog.records if "raft_entries_refused" in record.getMessage()]
         refused = away.up.ledger.end_index + 1
         assert f"index={refused}" in event
         assert f"refuses the entries from {refused} on" in " ".join(peer.refusal or "" for peer in leader.up.status().peers)
+        (reason,) = away.up.status().turned_away
+        assert f"entry {index} is damaged" in reason
         assert leader.up.hand_over("its disk is replaced")
 
         await group.until(lambda: away.up.ledger.end_index > index)
         assert bytes(away.up.ledger.entry(index)) == entry
-        (event,) = [record.getMessage() for record in caplog.records if "damaged_entry_not_replaceable" in record.getMessage()]
-        assert f"leader='{leader.peer}' index={index}" in event
+        (event,) = [record.getMessage() for record in caplog.records if "leader_entries_refused" in record.getMessage()]
+        assert f"entry {index} is damaged on the disk of {leader.peer}" in event
         assert "transfer leadership to a node that has the entry" in event
 
     with caplog.at_level("INFO"):
