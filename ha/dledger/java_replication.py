@@ -14,7 +14,7 @@ import attrs
 from ..raft.batch import Batch, Snapshot, TermRun
 from ..raft.errors import Diverged
 from ..raft.roles import Role
-from ..raft.units import NO_INDEX, LogIndex, PeerId
+from ..raft.units import NO_INDEX, NO_TERM, LogIndex, PeerId, Term
 from .java_messages import APPEND, COMMIT, COMPARE, TRUNCATE, Answer, Code, Push, Reply
 from .java_reading import confirm_reads
 from .java_state import Follower, FollowerGroup, JavaLeadership, JavaState
@@ -284,11 +284,16 @@ def _truncate(state: JavaState, push: Push) -> None:
     # An unequal entry is the leader's first one. If what comes before it is not known to be the leader's, none of it is kept.
     joins = log.first_index <= index <= min(log.last_index, state.relied_index) + 1 and not _moves_begin(state, entry)
     begins_anew = not equal and not joins
-    if first_cut <= state.relied_index:
+    if first_cut <= state.relied_index and not (begins_anew and state.end_index == NO_INDEX):
         # Each TRUNCATE comes after a COMPARE with an earlier entry or an unequal one, unless it was delayed.
         diverged = first_cut > state.verified_index
         reason = str(Diverged(first_cut, state.commit_index, push.sender)) if diverged else None
         state.send(state.reply(push, Code.INCONSISTENT_STATE, reason))
+        return
+    # Before anything is removed, because a damaged entry is refused.
+    received = [] if equal else _read_batches(state, push, None if begins_anew else log.term_at(index - 1))
+    if isinstance(received, Reply):
+        state.send(received)
         return
     if begins_anew:
         position = _unpack_header(entry)[4]
@@ -298,9 +303,8 @@ def _truncate(state: JavaState, push: Push) -> None:
         state.snapshot = snapshot
     elif first_cut <= log.last_index:
         log.truncate(first_cut)
-    if not equal and (refusal := _append_received(state, push)) is not None:
-        state.send(refusal)
-        return
+    for batch in received:
+        log.append_received(batch, batch.first_index)
     state.verified_index = index
     follow_commit(state, push.commit_index)
     answer_when_durable(state, push, index, Code.SUCCESS)
@@ -314,27 +318,29 @@ def _moves_begin(state: JavaState, entry: memoryview) -> bool:
 def _take_entries(state: JavaState, push: Push) -> None:
     _, size, _, _, position, *_ = _unpack_header(push.entries[0])
     if state.verified_index != state.log.last_index:
-        refusal: Reply | None = state.reply(push, Code.INCONSISTENT_STATE)
+        received: list[Batch] | Reply = state.reply(push, Code.INCONSISTENT_STATE)
     elif not state.reader.fits(position, size):
         reason = (
             f"entry {push.first_index} of {size} bytes is at position {position} in the log of {push.sender} and would be at "
             "another one here: set the same mappedFileSizeCommitLog on all nodes of the group"
         )
-        refusal = state.reply(push, Code.INCONSISTENT_STATE, reason)
+        received = state.reply(push, Code.INCONSISTENT_STATE, reason)
     else:
-        refusal = _append_received(state, push)
-    if refusal is not None:
-        state.send(refusal)
+        received = _read_batches(state, push, state.log.last_term)
+    if isinstance(received, Reply):
+        state.send(received)
         return
+    for batch in received:
+        state.log.append_received(batch, batch.first_index)
     state.verified_index = push.last_index
     follow_commit(state, push.commit_index)
     answer_when_durable(state, push, push.last_index, Code.SUCCESS)
 
 
-def _append_received(state: JavaState, push: Push) -> Reply | None:
-    """Add the entries of a push to the log; return a refusal, without adding any, if they are not valid."""
+def _read_batches(state: JavaState, push: Push, term: Term | None) -> list[Batch] | Reply:
+    """Return the entries of a push, or a refusal if they are not valid behind an entry of `term`, or as the first ones."""
     batches, refusal = list[Batch](), state.reply(push, Code.INCONSISTENT_STATE)
-    index, term, end = push.first_index, state.log.last_term, -1
+    index, term, end = push.first_index, NO_TERM if term is None else term, -1
     for entries in _in_one_file(push.entries):
         _, size, _, _, position, *_ = _unpack_header(entries)
         if batches and not state.reader.fits(position, size, end):
@@ -347,9 +353,7 @@ def _append_received(state: JavaState, push: Push) -> Reply | None:
         runs = tuple(TermRun(*run) for run in walked.runs)
         batches.append(Batch(index, walked.next_index - 1, runs, len(entries), ReceivedEntries(walked, entries)))
         index, term, end = walked.next_index, walked.runs[-1][1], walked.position
-    for batch in batches:
-        state.log.append_received(batch, batch.first_index)
-    return None
+    return batches
 
 
 def damaged_entry(index: LogIndex, leader: PeerId) -> str:

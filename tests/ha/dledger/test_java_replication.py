@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import pytest
 
 from ledgermq.ha.dledger.java_core import JavaCore
@@ -363,6 +364,34 @@ def test_what_comes_before_the_leaders_first_entry_is_kept_only_as_far_as_it_is_
     apply_pushes(core)
     assert core.snapshot is None
     assert (core.log.first_index, core.log.last_index, core.log.truncate_from) == (0, 3, 3)
+
+
+def test_an_emptied_log_begins_where_the_next_leader_begins() -> None:
+    """The node was told to begin at 5, got no entry, and the new leader has earlier ones; nothing is removed by that."""
+    core = node([1] * 5, term=3, leader=OTHER, committed=4, begin=5)
+    assert (core.log.first_index, core.log.last_index) == (5, 4)
+
+    core.step(push(TRUNCATE, 2, [1], commit=2))
+    apply_pushes(core)
+
+    assert core.snapshot is not None
+    assert (core.log.first_index, core.log.last_index, core.commit_index) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(("terms", "index"), [([1, 1], 7), ([1, 1, 1], 1)], ids=["begin anew", "cut"])
+def test_a_damaged_entry_of_a_truncate_removes_nothing(terms: list[int], index: int) -> None:
+    """The node would have nothing, or less, until a leader has a sound one."""
+    core = node(terms, term=3, leader=OTHER, committed=0)
+    core.verified_index = 0
+    damaged = bytearray(entry(index, 2))
+    damaged[-1] ^= 1
+
+    core.step(attrs.evolve(push(TRUNCATE, index, [2]), entries=(memoryview(damaged),)))
+    apply_pushes(core)
+
+    (refusal,) = replies(core)
+    assert "is damaged on the disk of n1" in (refusal.reason or "")
+    assert (core.snapshot, core.log.last_index, core.log.truncate_from) == (None, len(terms) - 1, None)
 
 
 def test_an_append_is_answered_when_it_is_durable() -> None:
