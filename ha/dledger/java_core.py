@@ -39,13 +39,14 @@ class JavaCore(JavaState):
         """Start with the stored hard state.
 
         A node that has voted in its term may have led in it, and may since have lost entries that it had not synced. Unlike
-        Java, it does not ask for votes in that term again, which would depose a leader that is well, so it first lets the time
-        of two heartbeats pass, of which the first may be lost with the old connection. A group of one node keeps its term.
+        Java, it does not lead in that term again: it raises the term once a majority answers that there is no leader. It would
+        depose one that is just silent, so it first lets the time of two heartbeats pass, of which the first may be lost with
+        the old connection. A group of one node keeps its term.
         """
         self._reported_hard = hard_state
-        self.raise_term = hard_state.vote is not None and len(self.configuration.voters) > 1
+        self.probing = hard_state.vote is not None and len(self.configuration.voters) > 1
         self.next_vote_ms = self.draw(0, self.settings.vote_interval_min_ms)
-        if self.raise_term:
+        if self.probing:
             self.next_vote_ms += 2 * self.settings.heartbeat_ms
 
     # -------------------------------------------------------------------------------------------------------------------- time

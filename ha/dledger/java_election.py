@@ -27,7 +27,8 @@ def tick_candidate(state: JavaState) -> None:
         return
     if state.raise_term or state.known_term > state.term:
         state.term = max(state.known_term, state.term + 1)
-        state.vote, state.raise_term = None, False
+        state.vote = None
+        state.raise_term = state.probing = False
     _begin_round(state)
 
 
@@ -89,8 +90,10 @@ def _end_round(state: JavaState) -> None:
     elif valid - bigger < state.quorum:
         pause += settings.vote_interval_max_ms
     elif accepted >= state.quorum:
-        become_leader(state)
-        return
+        if not state.probing:
+            become_leader(state)
+            return
+        pause, state.raise_term = 0, True
     elif accepted + not_ready >= state.quorum:
         pause = 0
     else:

@@ -189,6 +189,8 @@ class JavaState:
     results: dict[PeerId, tuple[str, Term]] = attrs.field(factory=dict[PeerId, "tuple[str, Term]"])
     raise_term: bool = False
     """Whether the next round raises the term (WAIT_TO_VOTE_NEXT)."""
+    probing: bool = False
+    """Whether rounds in this term only find out whether there is a leader, and elect none."""
     known_term: Term = -1
     self_vote_due: bool = False
     handing_over: Transfer | None = None
@@ -257,7 +259,8 @@ class JavaState:
         """Adopt the higher term of a peer, without a vote in it."""
         assert term > self.term
         self.become_candidate(term)
-        self.term, self.vote, self.raise_term = term, None, False
+        self.term, self.vote = term, None
+        self.raise_term = self.probing = False
         self.next_vote_ms = self.now_ms + self.vote_interval()
 
     def become_follower(self, leader: PeerId) -> None:
@@ -267,7 +270,8 @@ class JavaState:
             self.verified_index = NO_INDEX
         self._end_leadership()
         self.role, self.leader = Role.FOLLOWER, leader
-        self.round_until_ms, self.raise_term = None, False
+        self.round_until_ms = None
+        self.raise_term = self.probing = False
         self.heard_ms = self.now_ms
 
     def _end_leadership(self) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from ledgermq.ha.dledger.java_core import JavaCore
 from ledgermq.ha.dledger.java_election import become_leader
 from ledgermq.ha.dledger.java_messages import Answer, Answered, Code, HeartBeat, Reply, Transfer, Vote, VoteRequest
 from ledgermq.ha.raft.errors import TransferInProgress
+from ledgermq.ha.raft.ready import HardState
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.units import PeerId
 
@@ -60,6 +62,53 @@ def test_the_next_round_of_a_voter_is_in_the_term_of_its_vote() -> None:
     core.tick(40)
 
     assert {request.term for request in sent(core) if isinstance(request, VoteRequest)} == {4}
+
+
+def restarted(end_index: int = 0) -> JavaCore:
+    """A node that voted in its term 1, right after its start."""
+    core = node([1] * (end_index + 1), term=1, vote=OWN)
+    core.start(HardState(1, OWN))
+    return core
+
+
+def finish_round(core: JavaCore, result: str | None) -> int:
+    """Let the next round of votes begin, whose requests have the returned term, and both peers give this result."""
+    requests: list[VoteRequest] = []
+    while not requests:
+        core.tick()
+        requests = [one for one in sent(core) if isinstance(one, VoteRequest)]
+    while (ready := core.ready()) is not None:
+        core.advance(ready)
+    for request in requests:
+        answer = Answer(code=Code.SUCCESS, term=request.term, result=result) if result is not None else None
+        core.step(Answered(request, answer))
+    return requests[0].term
+
+
+@pytest.mark.parametrize("result", [None, Vote.SMALL_LEDGER_END_INDEX, Vote.ALREADY_HAS_LEADER])
+def test_a_node_that_starts_again_keeps_its_term_while_it_cannot_know_that_the_leader_is_gone(result: str | None) -> None:
+    """In a higher term it would refuse the leader, and a Java leader ignores that, so it would stay outside of the group."""
+    core = restarted()
+    assert [finish_round(core, result) for _ in range(3)] == [1, 1, 1]
+
+    assert answer(core, HeartBeat(sender=OTHER, to=OWN, term=1)).code == Code.SUCCESS
+
+
+def test_a_node_that_starts_again_does_not_lead_in_its_old_term() -> None:
+    """It may have led in it, and have lost entries that others have; it asks again at once, in the next term."""
+    core = restarted()
+    assert finish_round(core, Vote.ACCEPT) == 1
+    assert (core.role, core.next_vote_ms) == (Role.CANDIDATE, core.now_ms)
+
+    assert finish_round(core, Vote.ACCEPT) == 2
+    assert (core.role, core.term) == (Role.LEADER, 2)
+
+
+def test_a_node_that_starts_again_without_a_leader_asks_in_the_next_term() -> None:
+    """A majority has answered, and no node of it knows a leader."""
+    core = restarted()
+
+    assert [finish_round(core, Vote.ALREADY_VOTED) for _ in range(2)] == [1, 2]
 
 
 @pytest.mark.parametrize(
