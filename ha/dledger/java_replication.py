@@ -18,9 +18,9 @@ from ..raft.units import NO_INDEX, NO_TERM, LogIndex, PeerId, Term
 from .java_messages import APPEND, COMMIT, COMPARE, TRUNCATE, Answer, Code, Push, Reply
 from .java_reading import confirm_reads
 from .java_state import Follower, FollowerGroup, JavaLeadership, JavaState
-from .layout import ENTRY
+from .layout import ENTRY, HEADER_SIZE
 from .native import BeginAnew, ReceivedEntries
-from .walk import walk_entries
+from .walk import body_is_sound, is_message, walk_entries
 
 _unpack_header = ENTRY.codec.unpack_from
 _CRCS = slice(ENTRY.offsets["chain_crc"], ENTRY.offsets["body_size"])
@@ -251,7 +251,11 @@ def apply_pushes(state: JavaState) -> None:
     """Apply the leader's pushes one at a time, each only when all earlier changes of the log are written."""
     while state.controls and _is_settled(state):
         push = state.controls.pop(0)
-        (_compare if push.kind == COMPARE else _truncate)(state, push)
+        if _lost_its_body(state, push.entries[0]):
+            # By code 406 the leader would find an earlier entry that is equal, and truncate the sound copy.
+            state.send(state.reply(push, Code.DISK_ERROR, damaged_entry(push.first_index, push.sender)))
+        else:
+            (_compare if push.kind == COMPARE else _truncate)(state, push)
     while state.waiting and not state.controls and _is_settled(state):
         found = state.waiting.pop(state.log.last_index + 1, None)
         if found is None:
@@ -268,6 +272,19 @@ def _is_settled(state: JavaState) -> bool:
 def _has_equal(state: JavaState, entry: memoryview) -> bool:
     index = _unpack_header(entry)[2]
     return state.log.first_index <= index <= state.log.last_index and same_entry(state.reader.entry(index), entry)
+
+
+def _lost_its_body(state: JavaState, entry: memoryview) -> bool:
+    """Whether an entry is one of this log with a damaged body, or none; a Java node may lose that with its power."""
+    index = _unpack_header(entry)[2]
+    if not state.log.first_index <= index <= state.log.last_index:
+        return False
+    own = state.reader.entry(index)
+    own_body, body = own[HEADER_SIZE:], entry[HEADER_SIZE:]
+    if own[: _CRCS.start] != entry[: _CRCS.start] or own_body == body:
+        return False
+    is_sound = body_is_sound(body, _unpack_header(entry)[7]) and (is_message(body) or not is_message(own_body))
+    return not is_sound and body_is_sound(own_body, _unpack_header(own)[7])
 
 
 def _compare(state: JavaState, push: Push) -> None:

@@ -11,9 +11,10 @@ from ledgermq.ha.dledger.java_core import JavaCore
 from ledgermq.ha.dledger.java_election import become_leader
 from ledgermq.ha.dledger.java_messages import APPEND, COMMIT, COMPARE, TRUNCATE, Answer, Answered, Code, Push, Reply
 from ledgermq.ha.dledger.java_replication import advance_commit, apply_pushes, feed_followers, same_entry
+from ledgermq.ha.dledger.layout import HEADER_SIZE
 from ledgermq.ha.raft.units import PeerId
 
-from .java_nodes import OTHER, OWN, THIRD, answer, entry, node, sent
+from .java_nodes import OTHER, OWN, SIZE, THIRD, answer, entry, node, sent
 
 
 def leader(terms: Sequence[int], *, term: int = 3, begin: int = 0, voters: Sequence[str] = ("n0", "n1", "n2")) -> JavaCore:
@@ -338,6 +339,25 @@ def test_a_truncate_that_comes_late_removes_nothing_that_was_compared_since() ->
 
     assert [(reply.code, reply.reason) for reply in replies(core)] == [(Code.INCONSISTENT_STATE, None)]
     assert (core.log.last_index, core.log.truncate_from) == (3, None)
+
+
+@pytest.mark.parametrize("kind", [COMPARE, TRUNCATE])
+@pytest.mark.parametrize("crc", [True, False], ids=["ours", "of a Java node"])
+def test_an_entry_whose_body_the_leader_has_lost_is_kept(kind: str, *, crc: bool) -> None:
+    """A Java node syncs late: after a power cut its last entry may be a header and zeros, and by its header it leads again."""
+    core = node([1, 1, 3], term=3, leader=OTHER, committed=1)
+    torn = bytearray(entry(2, 3))
+    torn[HEADER_SIZE:] = bytes(SIZE - HEADER_SIZE)
+    if not crc:
+        torn[36:44] = bytes(8)
+
+    core.step(attrs.evolve(push(kind, 2, [3]), entries=(memoryview(torn),)))
+    apply_pushes(core)
+
+    (refusal,) = replies(core)
+    assert refusal.code == Code.DISK_ERROR  # 406 would let the leader truncate before the entry
+    assert "entry 2 is damaged on the disk of n1" in (refusal.reason or "")
+    assert (core.log.last_index, core.log.truncate_from) == (2, None)
 
 
 def test_an_unequal_entry_ends_what_was_compared() -> None:
