@@ -148,8 +148,9 @@ class JavaLinks:
         if isinstance(message, Reply):
             if message.reason is not None:
                 self._note_refusal(message.reason)
-            connection, command = message.request.token
-            connection.push(encode_frame(command.response(200, body=java.encode_reply(self.group, message))))
+            connection, response = message.request.token
+            response.body = java.encode_reply(self.group, message)
+            connection.push(encode_frame(response))
         elif not isinstance(message, Answered) and self._nursery is not None:
             link = self.outgoing.get((message.to, 0))
             if link is not None:
@@ -198,7 +199,7 @@ class JavaLinks:
         refused = self._refused(command, fields)
         if refused is not None:
             return refused
-        request = java.read_request(command.code, fields, self.own, (connection, command))
+        request = java.read_request(command.code, fields, self.own, (connection, command.response(200)))
         try:
             self.deliver(request)
         except HaRefused as error:
@@ -227,8 +228,11 @@ class JavaLinks:
         if refused is not None or self.clients is None:
             return refused
 
+        response = command.response(200)  # the request may be large, and is not kept while a majority is awaited
+
         def answer(content: Mapping[str, Any]) -> None:
-            connection.push(encode_frame(command.response(200, body=java.encode_fields(content))))
+            response.body = java.encode_fields(content)
+            connection.push(encode_frame(response))
 
         if command.code == java.METADATA:
             answer(self.clients.metadata())

@@ -214,6 +214,7 @@ def advance_commit(state: JavaState) -> None:
 
 def on_push(state: JavaState, push: Push) -> None:
     """Queue a push of the leader, in any order; refuse one of another node without any change (handlePush)."""
+    settings = state.settings
     if push.sender in state.configuration.voters and state.role is not Role.LEADER:
         # Only the leader of a term sends pushes in it, so its push is enough to follow it, before any heartbeat.
         if push.term > state.term:
@@ -228,10 +229,10 @@ def on_push(state: JavaState, push: Push) -> None:
             state.send(state.reply(push, Code.UNEXPECTED_ARGUMENT))
         elif push.first_index in state.waiting:
             state.send(state.reply(push, Code.REPEATED_PUSH))
-        elif len(state.waiting) >= state.settings.waiting_max:
+        elif len(state.waiting) >= settings.waiting_max or state.waiting_bytes >= settings.waiting_bytes_max:
             state.send(state.reply(push, Code.PUSH_REQUEST_IS_FULL))
         else:
-            state.waiting[push.first_index] = (push, state.now_ms)
+            state.add_waiting(push)
     elif push.kind in (COMPARE, TRUNCATE):
         if len(push.entries) != 1:
             state.send(state.reply(push, Code.UNEXPECTED_ARGUMENT))
@@ -257,11 +258,11 @@ def apply_pushes(state: JavaState) -> None:
         else:
             (_compare if push.kind == COMPARE else _truncate)(state, push)
     while state.waiting and not state.controls and _is_settled(state):
-        found = state.waiting.pop(state.log.last_index + 1, None)
-        if found is None:
+        following = state.take_waiting(state.log.last_index + 1)
+        if following is None:
             _look_at_leftovers(state)
             return
-        _take_entries(state, found[0])
+        _take_entries(state, following)
 
 
 def _is_settled(state: JavaState) -> bool:
@@ -398,10 +399,10 @@ def _look_at_leftovers(state: JavaState) -> None:
     for first, (push, arrived_ms) in list(state.waiting.items()):
         if push.last_index <= state.log.last_index:
             equal = all(_has_equal(state, entry) for entry in push.entries)
-            del state.waiting[first]
+            state.take_waiting(first)
             answer_when_durable(state, push, push.last_index, Code.SUCCESS if equal else Code.INCONSISTENT_STATE)
         elif state.now_ms - arrived_ms > state.settings.gap_ms or first <= state.log.last_index:
-            del state.waiting[first]
+            state.take_waiting(first)
             state.send(state.reply(push, Code.INCONSISTENT_STATE))
 
 

@@ -43,6 +43,8 @@ class JavaSettings:
     """How many pushes may be in flight to one follower; from there on the leader waits. A Java node allows 1000."""
     waiting_max: int = 1024
     """How many pushes may wait at a follower for earlier ones; a further one is answered PUSH_REQUEST_IS_FULL."""
+    waiting_bytes_max: int = 64 * 1024 * 1024
+    """How many bytes of entries may wait at a follower, with one push more; a further one is answered PUSH_REQUEST_IS_FULL."""
     gap_ms: int = 1000
     """A push that waits longer for earlier ones is refused, and the leader compares again."""
     commit_ms: int = 1000
@@ -203,6 +205,8 @@ class JavaState:
     controls: list[Push] = attrs.field(factory=list[Push])
     waiting: dict[LogIndex, tuple[Push, int]] = attrs.field(factory=dict[LogIndex, "tuple[Push, int]"])
     """Queued pushes of entries by their first index, with the time of their arrival."""
+    waiting_bytes: int = 0
+    """The bytes of all entries in `waiting`."""
     unanswered: list[tuple[LogIndex, Reply]] = attrs.field(factory=list["tuple[LogIndex, Reply]"])
     """Replies that wait until the entries up to an index are durable."""
     snapshot: Snapshot | None = None
@@ -289,13 +293,26 @@ class JavaState:
             self.send(attrs.evolve(reply, code=Code.INCONSISTENT_STATE))
         self.controls.clear()
         self.waiting.clear()
+        self.waiting_bytes = 0
         self.unanswered.clear()
+
+    def add_waiting(self, push: Push) -> None:
+        """Queue a push of entries."""
+        self.waiting[push.first_index] = (push, self.now_ms)
+        self.waiting_bytes += sum(map(len, push.entries))
+
+    def take_waiting(self, first_index: LogIndex) -> Push | None:
+        """Take a push of entries out of the queue, if one begins with this index."""
+        push, _ = self.waiting.pop(first_index, (None, 0))
+        if push is not None:
+            self.waiting_bytes -= sum(map(len, push.entries))
+        return push
 
     def reply(self, push: Push, code: int, reason: str | None = None) -> Reply:
         """Build the answer to a push, with the current bounds of the log; `reason` is what an operator has to know."""
         count = 0 if push.first_index == NO_INDEX else push.last_index - push.first_index + 1
         return Reply(
-            request=push,
+            request=attrs.evolve(push, entries=()),
             code=code,
             term=push.term,
             index=push.first_index,

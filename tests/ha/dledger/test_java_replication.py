@@ -294,6 +294,23 @@ def test_what_a_follower_receives_is_queued_or_refused() -> None:
     assert not core.waiting
 
 
+def test_pushes_that_wait_are_bounded_by_their_bytes() -> None:
+    """A Java leader sends 1000 pushes ahead, each of which may have 4 MiB; no answer that waits keeps the entries."""
+    core = node([1], term=3, leader=OTHER)
+    core.settings = type(core.settings)(waiting_bytes_max=4 * SIZE)
+    core.step(push(APPEND, 5, [3, 3]))
+    core.step(push(APPEND, 7, [3, 3]))
+    refusal = answer(core, push(APPEND, 9, [3]))
+    assert (refusal.code, refusal.request.entries) == (Code.PUSH_REQUEST_IS_FULL, ())  # type: ignore[union-attr]
+
+    core.now_ms += core.settings.gap_ms + 1
+    apply_pushes(core)
+
+    assert [reply.code for reply in replies(core)] == [Code.INCONSISTENT_STATE] * 2
+    core.step(push(APPEND, 9, [3]))
+    assert replies(core) == []
+
+
 @pytest.mark.parametrize(("body", "code"), [(0, Code.SUCCESS), (1, Code.INCONSISTENT_STATE)])
 def test_compare_is_answered_by_whether_the_entries_are_equal(body: int, code: int) -> None:
     """With the bounds of the log, which the leader needs for its decision. What was not compared is not appended to."""
