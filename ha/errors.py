@@ -25,6 +25,9 @@ from __future__ import annotations
 from ..store.errors import NotWritable
 from ..store.statuses import PutStatus
 
+UNDER_WHICH_NAME = " (with raftDialect=java under a new name, because there a node votes before it is filled)"
+"""The end of a text that lets an operator have a node filled by the leader again."""
+
 
 class HaError(Exception):
     """Base of all errors of replication."""
@@ -73,6 +76,7 @@ class CorruptLedger(HaError):
         super().__init__(
             f"{path}: {found}. Nothing was cut. Restore the files of this node from a backup; or, while the other nodes of the "
             "group are a majority, stop this one, move its whole directory away and let it be filled by the leader again"
+            f"{UNDER_WHICH_NAME}"
         )
         self.path = path
 

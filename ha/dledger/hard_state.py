@@ -12,7 +12,7 @@ import attrs
 from ...remoting.java_properties import read_properties, write_properties
 from ...world.disk import Disk
 from ...world.files import read_file, replace_file
-from ..errors import CorruptHardState
+from ..errors import UNDER_WHICH_NAME, CorruptHardState
 
 FILE_BYTES_MAX = 64 * 1024
 """The most bytes of the file that are read; the rest is ignored."""
@@ -68,7 +68,7 @@ class HardStateFile:
             raise CorruptHardState(
                 f"{kept or backup}: no term can be read, so this node might vote twice in one. Nothing was changed. Put a "
                 f"good copy in the place of {self.path}, or move the whole directory {self.directory} away and let the leader "
-                "fill this node again"
+                f"fill this node again{UNDER_WHICH_NAME}"
             )
         candidates = (kept, fresh) if kept is not None else (fresh, backup)
         found = [state for state in candidates if isinstance(state, TermAndVote)]

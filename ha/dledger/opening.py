@@ -10,7 +10,7 @@ import trio
 
 from ...world.real import World
 from ..classic.files import load_node
-from ..errors import CorruptHardState
+from ..errors import UNDER_WHICH_NAME, CorruptHardState
 from ..raft.core import Raft
 from ..raft.log import RaftLog
 from ..raft.quorum import Configuration
@@ -114,6 +114,7 @@ def _lost_hard_state(file: HardStateFile) -> CorruptHardState:
     return CorruptHardState(
         f"{file.path} is not there although the node has entries, so it might vote twice in one term. Nothing was changed. "
         f"Put a copy of the file back, or move the whole directory {file.directory} away and let the leader fill the node again"
+        f"{UNDER_WHICH_NAME}"
     )
 
 
@@ -121,6 +122,6 @@ def _impossible_term(file: HardStateFile, term: int) -> CorruptHardState:
     return CorruptHardState(
         f"{file.directory} is in term {term}, to which no number of elections can have led: a forged message or a damaged file "
         "did. Nothing was changed. While the other nodes of the group are a majority, move the whole directory away and let "
-        "the leader fill this node again. If all nodes have such a term, take the one whose log ends last, run `ledgermq store "
-        "reset-peers` on it, and start the others with empty stores"
+        f"the leader fill this node again{UNDER_WHICH_NAME}. If all nodes have such a term, take the one whose log ends last, "
+        "run `ledgermq store reset-peers` on it, and start the others with empty stores"
     )

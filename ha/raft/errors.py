@@ -97,8 +97,8 @@ class TermTooHigh(Refused):
     def __str__(self) -> str:
         return (
             f"node {self.peer} is in term {self.term}, too far ahead of term {self.own} here for any number of elections: its "
-            "message was ignored. If only that node has such a term, stop it, empty its store and start it again. If only this "
-            "node lacks it, do that here"
+            "message was ignored. If only that node has such a term, stop it, empty its store and start it again, with "
+            "raftDialect=java under a new name. If only this node lacks it, do that here"
         )
 
 

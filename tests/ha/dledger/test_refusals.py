@@ -160,7 +160,7 @@ def test_a_node_without_its_term_and_vote_does_not_start() -> None:
                 other.machine.disk.remove(f"store/dledger-{other.peer}/{name}")
         await other.start()
         assert isinstance(other.failure, CorruptHardState)
-        assert "let the leader fill the node again" in str(other.failure)
+        assert "let the leader fill the node again (with raftDialect=java under a new name" in str(other.failure)
 
     scenario(story)
 
