@@ -231,7 +231,7 @@ class Replica:
 
         Args:
             index: index of an entry that this node has proposed; calls are in log order.
-            deadline: by the monotonic clock, seconds; not before the deadline of an earlier entry.
+            deadline: by the monotonic clock, seconds.
             done: called with the outcome; it must not raise.
         """
         self.waiters.add(index, deadline, done)

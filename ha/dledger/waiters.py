@@ -49,7 +49,7 @@ Done = Callable[[Outcome], None]
 
 @attrs.define(eq=False)
 class Waiters:
-    """Waiters in ascending order of their entries; deadlines ascend with them."""
+    """Waiters in ascending order of their entries."""
 
     _waiting: deque[tuple[LogIndex, float, Done]] = attrs.field(factory=deque[tuple[LogIndex, float, Done]])
 
@@ -68,9 +68,11 @@ class Waiters:
 
     def expire(self, now: float) -> None:
         """End the waits whose deadline has passed as timed out."""
-        waiting = self._waiting
-        while waiting and waiting[0][1] <= now:
-            waiting.popleft()[2](Outcome.TIMED_OUT)
+        expired = [done for _, deadline, done in self._waiting if deadline <= now]
+        if expired:
+            self._waiting = deque(one for one in self._waiting if one[1] > now)
+        for done in expired:
+            done(Outcome.TIMED_OUT)
 
     def change_term(self) -> None:
         """End all waits because this node no longer leads in the term of their entries."""

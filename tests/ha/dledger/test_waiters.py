@@ -49,6 +49,17 @@ def test_a_wait_ends_at_its_deadline_and_is_not_answered_again() -> None:
     assert [number for number, _ in puts.answers] == list(range(5))
 
 
+def test_a_wait_with_an_earlier_deadline_does_not_wait_for_those_before_it() -> None:
+    """Clients of DLedger itself wait for less time than the broker's puts."""
+    puts = Puts()
+    answers: list[Outcome] = []
+    puts.waiters.add(LogIndex(5), 2.5, answers.append)
+
+    puts.waiters.expire(2.5)
+
+    assert (answers, puts.answers, len(puts.waiters)) == ([Outcome.TIMED_OUT], [], 5)
+
+
 def test_every_wait_ends_when_the_term_does_even_if_an_answer_brings_another_put() -> None:
     """A put that is made in reaction to an answer belongs to what comes next, and is not ended with the others."""
     puts = Puts()
