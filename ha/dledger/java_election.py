@@ -210,8 +210,8 @@ def on_heartbeat_answer(state: JavaState, beat: HeartBeat, answer: Answer | None
         if len(led.beat_ok) >= state.quorum:
             led.success_ms = state.now_ms
     elif answer.code == Code.TERM_NOT_READY:
-        # The follower raises its term and accepts the next heartbeat, which is therefore sent at once.
-        state.send(HeartBeat(sender=state.id, to=beat.to, term=state.term, round=beat.round))
+        # The follower raises its term and accepts the next heartbeat, so the next round is due with the next tick.
+        led.beat_at_ms = state.now_ms
     elif answer.code == Code.EXPIRED_TERM and answer.term > state.term:
         state.adopt_term(answer.term)
     elif answer.code == Code.INCONSISTENT_LEADER:
@@ -274,7 +274,8 @@ def start_transfer(state: JavaState, target: PeerId, request: Transfer | None = 
     """Refuse new entries until `target` leads or the transfer times out."""
     led = state.leadership
     assert led is not None
-    led.transfer_to, led.transfer_sent = target, False
+    end_transfer(state, Code.TAKE_LEADERSHIP_FAILED)  # one of an earlier leadership
+    led.transfer_to = target
     led.transfer_until_ms, state.handing_over = state.now_ms + state.settings.transfer_ms, request
 
 
@@ -286,22 +287,22 @@ def tick_transfer(state: JavaState) -> None:
     follower = led.group.get(led.transfer_to)
     if state.now_ms >= led.transfer_until_ms:
         end_transfer(state, Code.TAKE_LEADERSHIP_FAILED)
-    elif follower is not None and not led.transfer_sent and follower.match_index == state.log.last_index:
-        led.transfer_sent = True
-        state.send(
-            Transfer(
-                sender=state.id,
-                to=led.transfer_to,
-                term=state.term,
-                leader=state.id,
-                transferee=led.transfer_to,
-                index=state.log.last_index,
-            )
+    elif follower is not None and state.transfer_asked is None and follower.match_index == state.log.last_index:
+        state.transfer_asked = Transfer(
+            sender=state.id,
+            to=led.transfer_to,
+            term=state.term,
+            leader=state.id,
+            transferee=led.transfer_to,
+            index=state.log.last_index,
         )
+        state.send(state.transfer_asked)
 
 
 def on_transfer_answer(state: JavaState, answered: Answered) -> None:
     """End the transfer: the target has become the leader, or could not."""
+    if answered.request is not state.transfer_asked:  # that transfer has timed out
+        return
     answer = answered.answer
     succeeded = answer is not None and answer.code == Code.SUCCESS
     end_transfer(state, Code.SUCCESS if succeeded else Code.TAKE_LEADERSHIP_FAILED)
@@ -311,7 +312,7 @@ def end_transfer(state: JavaState, code: int) -> None:
     """Answer the request for the transfer, and accept entries again if this node still leads."""
     if state.handing_over is not None:
         state.send(Reply(request=state.handing_over, code=code, term=state.term, leader=state.leader))
-    state.handing_over = None
+    state.handing_over = state.transfer_asked = None
     if state.leadership is not None:
         state.leadership.transfer_to = None
 

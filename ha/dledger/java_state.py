@@ -159,7 +159,6 @@ class JavaLeadership:
     """Reads that wait until a majority has confirmed this leader."""
     transfer_to: PeerId | None = None
     transfer_until_ms: int = 0
-    transfer_sent: bool = False
     configuration_wanted: Configuration | None = None
 
 
@@ -197,6 +196,8 @@ class JavaState:
     self_vote_due: bool = False
     handing_over: Transfer | None = None
     """The unanswered request of a client to transfer leadership; it is answered even if this node no longer leads."""
+    transfer_asked: Transfer | None = None
+    """The unanswered request of this node to the transferee."""
     taking: Transfer | None = None
     """The unanswered request of the leader to take over leadership."""
     asked_to_take: tuple[Transfer, int] | None = None
@@ -279,10 +280,14 @@ class JavaState:
         self.heard_ms = self.now_ms
 
     def _end_leadership(self) -> None:
-        """End the leadership, if this node has it, and answer its waiting reads without an index."""
+        """End the leadership, if this node has it, and answer what waits for it and will get no other answer."""
         if self.leadership is not None:
             self.read_states += [ReadState(read.context, None) for read in self.leadership.reads]
             self.rounds = self.leadership.round
+            if self.handing_over is not None and self.transfer_asked is None:
+                code = Code.TAKE_LEADERSHIP_FAILED
+                self.send(Reply(request=self.handing_over, code=code, term=self.term, leader=self.leader))
+                self.handing_over = None
         self.leadership = None
 
     def forget_pushes(self) -> None:

@@ -228,6 +228,71 @@ def test_a_transfer_asks_the_target_once_it_has_everything_and_is_answered_by_it
     assert core.leadership.transfer_to is None
 
 
+def transferring(asked: Transfer) -> JavaCore:
+    """A leader of term 1 that was asked to transfer leadership to n1, which has the whole log."""
+    core = node([1], term=1, vote=OWN)
+    become_leader(core)
+    assert core.leadership is not None
+    core.leadership.group.followers[OTHER].match_index = 0
+    sent(core)
+    core.step(asked)
+    return core
+
+
+def test_the_answer_of_an_earlier_transfer_does_not_end_the_next_one() -> None:
+    """It comes after its time-out, when the leader has been asked for another transfer."""
+    core = transferring(Transfer(sender=PeerId("client"), to=OWN, term=1, leader=OWN, transferee=OTHER))
+    core.tick()
+    (first,) = [one for one in sent(core) if isinstance(one, Transfer)]
+    assert core.leadership is not None
+    core.leadership.success_ms = core.settings.transfer_ms
+    core.tick(core.settings.transfer_ms // 10)
+    assert core.leadership.transfer_to is None
+    core.transfer_leadership(OTHER)
+    core.tick()
+    (second,) = [one for one in sent(core) if isinstance(one, Transfer)]
+
+    core.step(Answered(first, Answer(code=Code.TAKE_LEADERSHIP_FAILED, term=1)))
+    assert core.leadership.transfer_to == OTHER
+
+    core.step(Answered(second, None))
+    assert core.leadership.transfer_to is None
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["asked already", "not asked yet"])
+def test_a_client_is_answered_though_leadership_ends_during_its_transfer(*, asks: bool) -> None:
+    """By the answer of the target if that was asked, which may lead now, and else at once."""
+    asked = Transfer(sender=PeerId("client"), to=OWN, term=1, leader=OWN, transferee=OTHER)
+    core = transferring(asked)
+    if asks:
+        core.tick()
+    (*_, request) = [None, *(one for one in sent(core) if isinstance(one, Transfer))]
+
+    core.step(HeartBeat(sender=THIRD, to=OWN, term=2))
+
+    replies = [(one.request, one.code) for one in sent(core) if isinstance(one, Reply) and one.to == "client"]
+    if request is None:
+        assert replies == [(asked, Code.TAKE_LEADERSHIP_FAILED)]
+        return
+    assert replies == []
+    core.step(Answered(request, Answer(code=Code.SUCCESS, term=2)))
+    (reply,) = [one for one in sent(core) if isinstance(one, Reply)]
+    assert (reply.request, reply.code) == (asked, Code.SUCCESS)
+
+
+def test_a_follower_that_is_not_ready_for_the_term_gets_the_next_heartbeat_with_the_next_tick() -> None:
+    """Not at once: a node that always gives this answer would get heartbeats as fast as it answers."""
+    core = node([1], term=1, vote=OWN)
+    become_leader(core)
+    (beat,) = [one for one in sent(core) if isinstance(one, HeartBeat) and one.to == OTHER]
+
+    core.step(Answered(beat, Answer(code=Code.TERM_NOT_READY, term=0)))
+    assert sent(core) == []
+
+    core.tick()
+    assert [one.to for one in sent(core) if isinstance(one, HeartBeat)] == [OTHER, THIRD]
+
+
 def test_a_leader_without_answers_becomes_a_candidate_of_its_own_term() -> None:
     """After three intervals of heartbeats."""
     core = node([1], term=1, vote=OWN)
