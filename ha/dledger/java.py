@@ -34,7 +34,7 @@ from .java_messages import (
 from .layout import BODY_SIZE_MAX, ENTRY, HEADER_SIZE, INDEX_MAX, MAGIC_ENTRY, POSITION_MAX
 
 METADATA, APPEND_ENTRY, GET = 50000, 50001, 50002
-VOTE, HEART_BEAT, PULL, PUSH, LEADERSHIP_TRANSFER = 51001, 51002, 51003, 51004, 51005
+VOTE, HEART_BEAT, PUSH, LEADERSHIP_TRANSFER = 51001, 51002, 51004, 51005
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 """The most bytes of a request body, which is also the largest remoting frame; a larger one is refused."""

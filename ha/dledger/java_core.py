@@ -55,8 +55,6 @@ class JavaCore(JavaState):
         """Let `count` ticks pass."""
         for _ in range(count):
             self.now_ms += TICK_MS
-            if self.id not in self.configuration.voters:
-                continue
             election.tick_taking(self)
             if self.role is Role.LEADER:
                 election.tick_heartbeats(self)
@@ -156,9 +154,6 @@ class JavaCore(JavaState):
     def read_index(self, context: Any) -> None:
         """Ask for the index up to which the log must be applied before a read that begins now; only as leader."""
         request_read(self, context)
-
-    def reconnected(self, peer: PeerId) -> None:
-        """Do nothing, because lost requests end without an answer and are repeated."""
 
     def compact(self, boundary_index: LogIndex) -> None:
         """Drop the entries up to and including `boundary_index`, but only applied ones, because the storage removes them."""

@@ -112,11 +112,7 @@ def become_leader(state: JavaState) -> None:
 
 def on_vote(state: JavaState, request: VoteRequest) -> None:
     """Answer a candidate; its log is checked before its term, as in DLedger (handleVote)."""
-    state.send(Reply(request=request, result=_judge(state, request), term=_term_for(state, request), leader=request.sender))
-
-
-def _term_for(state: JavaState, request: VoteRequest) -> int:
-    return state.end_term if state.term <= request.term < state.end_term else state.term
+    state.send(Reply(request=request, result=_judge(state, request), term=state.term, leader=request.sender))
 
 
 def _judge(state: JavaState, request: VoteRequest) -> str:
@@ -135,8 +131,6 @@ def _judge(state: JavaState, request: VoteRequest) -> str:
     if request.term > state.term:
         # Java refuses once and raises its term a moment later; voting at once is as safe, once the vote is durable.
         state.adopt_term(request.term)
-    if request.term < state.end_term:
-        return Vote.TERM_SMALL_THAN_LEDGER
     if state.leader is not None and state.leader != request.sender:
         return Vote.ALREADY_HAS_LEADER
     state.vote = request.sender

@@ -1,11 +1,9 @@
-"""The read side of a ledger: maps indexes to positions and back, and returns slices, entries and message records.
+"""The read side of a ledger: maps indexes to positions and back, and returns slices and entries.
 
 Data files hold consecutive entries, index files one record of 32 bytes per entry, so the position of an index is one lookup.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import attrs
 
@@ -13,11 +11,9 @@ from ...store.segments import Segments
 from ..errors import CorruptLedger
 from .checkpoint import CheckpointFile
 from .entry_files import EntryFiles
-from .layout import ENTRY, HEADER_SIZE, INDEX, INDEX_SIZE, MAGIC_ENTRY
+from .layout import HEADER_SIZE, INDEX, INDEX_SIZE, MAGIC_ENTRY
 from .terms import Terms
-from .walk import is_message
 
-_unpack_header = ENTRY.codec.unpack_from
 _unpack_index = INDEX.codec.unpack_from
 
 
@@ -161,28 +157,3 @@ class Places:
             return None
         at = offset - segment.start
         return segment.view[at : at + size] if at + size <= segment.wrote else None
-
-    def records(self, start: int, end: int) -> Iterator[tuple[int, int, memoryview]]:
-        """Yield the message records between two positions that are ends of entries; blank blocks and other entries are skipped.
-
-        Yields:
-            The position where the entry ends, the physical offset of the record in it, and the record.
-        """
-        position = max(start, self.begin_position)
-        while position < end:
-            segment = self.data.find(position)
-            if segment is None:
-                return
-            view, base = segment.view, segment.start
-            at, stop = position - base, min(segment.wrote, end - base)
-            while stop - at >= HEADER_SIZE:
-                magic, size, *_ = _unpack_header(view, at)
-                if magic != MAGIC_ENTRY:
-                    break
-                body = view[at + HEADER_SIZE : at + size]
-                at += size
-                if is_message(body):
-                    yield base + at, base + at - len(body), body
-            if base + segment.size > end:
-                return
-            position = base + segment.size

@@ -380,8 +380,9 @@ class Replica:
         self._wake()
 
     def _connected(self, peer: PeerId) -> None:
-        self.core.reconnected(peer)
-        self._wake()
+        if isinstance(self.core, Raft):
+            self.core.reconnected(peer)
+            self._wake()
 
     def _disconnected(self, peer: PeerId) -> None:
         if isinstance(self.core, Raft) and self.stopped is None:
