@@ -94,9 +94,10 @@ def _append(state: JavaState, follower: Follower) -> None:
         follower.state, follower.compare_index = COMPARE, NO_INDEX
         return
     inflight = sum(follower.inflight.values())
+    pushes_max = settings.inflight_max if follower.refused_index == NO_INDEX else 1
     while (
         follower.write_index <= log.written_index
-        and len(follower.inflight) < settings.inflight_max
+        and len(follower.inflight) < pushes_max
         and inflight < settings.inflight_bytes_max
     ):
         bytes_max = settings.push_bytes_max if settings.batches else 0

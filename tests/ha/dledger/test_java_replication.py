@@ -190,7 +190,7 @@ def test_what_expires_before_a_truncate_is_sent_is_compared_anew() -> None:
 def refuse_entries(core: JavaCore) -> Push:
     """Refuse the first entries that the leader sends after a comparison; returns the refused push."""
     (compare,) = pushes(core)
-    assert (compare.kind, compare.first_index) == (COMPARE, 3)
+    assert (compare.kind, compare.first_index) == (COMPARE, 4)
     core.step(Answered(compare, Answer(code=Code.INCONSISTENT_STATE, term=3, begin_index=0, end_index=1)))
     (compare,) = pushes(core)
     core.step(Answered(compare, Answer(code=Code.SUCCESS, term=3, begin_index=0, end_index=1)))
@@ -200,8 +200,9 @@ def refuse_entries(core: JavaCore) -> Push:
 
 
 def test_a_follower_that_refuses_entries_again_and_again_is_sent_them_after_a_pause() -> None:
-    """As a Java node does whose disk is full: it still answers each COMPARE, and at once each push."""
-    core = leader([1] * 4)
+    """As a Java node does whose disk is full: it still answers each COMPARE, and at once each push. It gets one at a time."""
+    core = leader([1] * 5)
+    core.settings = type(core.settings)(batches=False)
     assert core.leadership is not None
     follower = core.leadership.group.followers[OTHER]
     assert refuse_entries(core).refused_index == -1
@@ -219,8 +220,10 @@ def test_a_follower_that_refuses_entries_again_and_again_is_sent_them_after_a_pa
     (compare,) = pushes(core)
     core.step(Answered(compare, Answer(code=Code.SUCCESS, term=3, begin_index=0, end_index=1)))
     (append,) = pushes(core)
-    core.step(Answered(append, Answer(code=Code.SUCCESS, term=3, begin_index=0, end_index=3)))
-    assert (follower.refusal, follower.match_index) == (None, 3)
+    assert pushes(core) == []
+    core.step(Answered(append, Answer(code=Code.SUCCESS, term=3, begin_index=0, end_index=2)))
+    assert (follower.refusal, follower.match_index) == (None, 2)
+    assert [one.first_index for one in pushes(core)] == [3, 4]
 
 
 def test_a_quota_of_pushes_in_flight_lets_the_leader_wait() -> None:
