@@ -8,7 +8,8 @@ from pathlib import Path
 from harness.processes.journal import Journal
 from harness.processes.services import DELETED, DELETED_GROUP, PLAIN, TrioService
 from harness.processes.soak import COPIES_MAX, Soak, namesrv_of, servers_of
-from ledgermq.testing.history import Deletion, Handling
+from ledgermq.testing.checkers.consumers import PASSED_ON_SECONDS
+from ledgermq.testing.history import Commit, Deletion, Handling
 
 
 def soak(tmp_path: Path) -> Soak:
@@ -18,8 +19,8 @@ def soak(tmp_path: Path) -> Soak:
         return Soak(tmp_path, rng, service, 0.0, lambda _: None, servers)
 
 
-def handled(number: int, group: str, topic: str, offset: int) -> Handling:
-    return Handling(group, "m", (topic, 0), offset, number, 1.0, ended=2.0, done=True, settled_at=2.0)
+def handled(number: int, group: str, topic: str, offset: int, began: float = 1.0) -> Handling:
+    return Handling(group, "m", (topic, 0), offset, number, began, ended=began + 1, done=True, settled_at=began + 1)
 
 
 def test_a_message_that_a_group_never_handled_is_found(tmp_path: Path) -> None:
@@ -54,4 +55,15 @@ def test_more_copies_than_a_producer_tries_are_found(tmp_path: Path) -> None:
     assert run.judge() == []
 
     run.journal.history.handlings.append(handled(number, "g", PLAIN, COPIES_MAX))
+    assert len(run.judge()) == 1
+
+
+def test_a_delivery_long_after_its_commit_is_found(tmp_path: Path) -> None:
+    run = soak(tmp_path)
+    number = run.journal.new_put(PLAIN).number
+    run.journal.history.handlings.append(handled(number, "g", PLAIN, 0))
+    run.record(Commit(3.0, "g", (PLAIN, 0), 1, 0))
+    assert run.judge() == []
+
+    run.journal.history.handlings.append(handled(number, "g", PLAIN, 0, began=4.0 + PASSED_ON_SECONDS))
     assert len(run.judge()) == 1
