@@ -160,14 +160,18 @@ class Rounds:
             await ended.wait()
         attempts = self._stage_attempts(group)
         found = await trio.to_thread.run_sync(_numbers, self.namesrv, topic)
-        lost, twice = ROWS - len(found), sum(found.values()) - len(found)
-        self.repeated_stages += attempts > 1
-        self.repeated_rows += twice
         kind = "stream" if is_stream else "batch"
-        self.report(f"round {self._round}: {kind}, {fault.name} at {threshold} rows: {attempts} attempts of the stage, "
-                    f"{lost} rows lost, {twice} repeated")  # fmt: skip
-        if lost or twice:
-            self.violations.append(f"round {self._round} ({kind}, {fault.name}): {lost} rows lost, {twice} repeated")
+        self.report(f"round {self._round}: {kind}, {fault.name} at {threshold} rows: {attempts} attempts of the stage")
+        self.repeated_stages += attempts > 1
+        self.judge(found, f"round {self._round} ({kind}, {fault.name})")
+
+    def judge(self, found: Counter[int], where: str) -> None:
+        """Compare the numbers that were found in a topic with those that were written."""
+        lost, strange = len(set(range(ROWS)) - found.keys()), len(found.keys() - set(range(ROWS)))
+        twice = found.total() - len(found)
+        self.repeated_rows += twice
+        if lost or twice or strange:
+            self.violations.append(f"{where}: {lost} rows lost, {twice} repeated, {strange} never written")
 
     def _write(self, topic: str, group: str, is_stream: bool) -> None:
         spark: Any = self.spark

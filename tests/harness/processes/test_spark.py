@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.processes.spark import DELETED, PAUSED, Fault, Rounds, verdicts
+from harness.processes.spark import DELETED, PAUSED, ROWS, Fault, Rounds, verdicts
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_SECONDS = 900
@@ -41,6 +42,15 @@ def rounds(**found: Any) -> Rounds:
 def test_a_run_that_has_tried_nothing_is_no_proof(found: dict[str, Any], fault: Fault, unfenced: bool, said: list[str]) -> None:
     """A stage must have been repeated, and without fences rows must have been written twice."""
     assert verdicts(rounds(**found), [fault], unfenced=unfenced) == said
+
+
+def test_a_row_that_was_never_written_takes_the_place_of_none() -> None:
+    run = rounds(violations=[])
+    run.judge(Counter(range(ROWS)), "round 1")
+    assert run.violations == []
+
+    run.judge(Counter([*range(1, ROWS), ROWS, ROWS]), "round 2")
+    assert run.violations == ["round 2: 1 rows lost, 1 repeated, 1 never written"]
 
 
 @pytest.mark.slow
