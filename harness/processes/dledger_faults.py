@@ -17,9 +17,10 @@ import statistics
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
@@ -235,18 +236,42 @@ class GroupFaults:
         return "without its link"
 
     async def compare(self) -> None:
-        """Stop all nodes, and compare their ledgers as far as all of them reach."""
+        """Wait until all nodes have committed the same entries, stop them, and compare their ledgers up to there and beyond."""
+        agreed = await self._agreed_end()
         for number in range(NODES):
             if status := await self.group.servers[number].stop():
                 self.answers.violations.append(f"a clean stop of node {number} ended with exit status {status}")
         logs = [ledger_of(self.group.directory / f"node-{number}" / "store" / f"dledger-n{number}") for number in range(NODES)]
-        end = min(map(len, logs))
-        if len({log[:end] for log in logs}) > 1:
-            self.answers.violations.append(f"the ledgers differ below {end}; they end at {[len(log) for log in logs]}")
+        self.answers.violations += differences(logs, agreed)
+
+    async def _agreed_end(self) -> int:
+        """Wait until all nodes report one committed index, which ends the log of each; returns the position of that end."""
+        ends: list[tuple[int, int, int]] = []
+        with trio.move_on_after(READY_SECONDS):
+            while True:
+                with suppress(ClientError):
+                    ends = [_ends(await self.admin.ha_status(str(server.address))) for server in self.group.servers.values()]
+                    if len(set(ends)) == 1 and ends[0][0] == ends[0][1]:
+                        return ends[0][2]
+                await trio.sleep(0.1)
+        self.answers.violations.append(f"the nodes differ in committed index, end index or end {READY_SECONDS} s later: {ends}")
+        return 0
 
     def __str__(self) -> str:
         rows = [f"{what}: {_times(found)}" for what, found in sorted(self.seconds.items())]
         return "\n".join([*rows, f"two faults at once: {self.doubles}", f"end of a fault: {_times(self.healed_seconds)}"])
+
+
+def _ends(status: dict[str, Any]) -> tuple[int, int, int]:
+    return status["dledger"]["committedIndex"], status["dledger"]["endIndex"], status["masterCommitLogMaxOffset"]
+
+
+def differences(logs: Sequence[bytes], agreed: int) -> list[str]:
+    """Describe how ledgers differ below the end that all nodes have reported, or below what all of them have."""
+    end = max(agreed, min(len(log.rstrip(b"\0")) for log in logs))
+    if len({log[:end] for log in logs}) == 1:
+        return []
+    return [f"the ledgers differ below {end}; they end at {[len(log.rstrip(bytes(1))) for log in logs]}"]
 
 
 def _times(found: Sequence[float]) -> str:
@@ -254,8 +279,8 @@ def _times(found: Sequence[float]) -> str:
 
 
 def ledger_of(directory: Path) -> bytes:
-    """The bytes of a ledger, without the zero bytes behind its last entry."""
-    return b"".join(path.read_bytes() for path in sorted((directory / "data").iterdir())).rstrip(b"\0")
+    """The bytes of a ledger, with the zero bytes behind its last entry."""
+    return b"".join(path.read_bytes() for path in sorted((directory / "data").iterdir()))
 
 
 async def run(directory: Path, minutes: float, rng: random.Random, report: Report) -> GroupFaults:

@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.processes.dledger_faults import run
+from harness.processes.dledger_faults import differences, run
 from harness.processes.network import NetworkUnavailable
+
+
+def test_a_ledger_that_ends_before_what_all_nodes_reported_differs() -> None:
+    """Zero bytes behind the end may be fewer in one ledger than in another, and what follows the agreed end is compared too."""
+    assert differences([b"abcd\0\0", b"abcd\0\0\0", b"abcde"], 4) == []
+    assert differences([b"abcd\0\0", b"abc\0\0\0", b"abcd"], 3) == []
+    assert differences([b"abcd\0\0", b"abc\0\0\0", b"abcd"], 4) == ["the ledgers differ below 4; they end at [4, 3, 4]"]
+    assert differences([b"abcd", b"abce"], 3) == ["the ledgers differ below 4; they end at [4, 4]"]
 
 
 @pytest.mark.slow
