@@ -62,6 +62,12 @@ from .table_mutants import TABLE_BUGS
 
 SEEDS_MAX = 1000
 SECONDS_MAX = 300.0
+MISFITS = (": TypeError:", ": AttributeError:")
+"""Violations of a planted bug that has not followed a change of the code around it."""
+
+
+class BrokenMutant(Exception):
+    """A planted bug fails by itself."""
 
 
 @attrs.frozen
@@ -154,8 +160,12 @@ def _leave_a_failed_append(_: Any) -> Any:
     return clear_withdrawn
 
 
-def _keep_no_deletion(_: Any) -> Callable[[Any], dict[str, Any]]:
-    return lambda self: {"deletedQueues": {}}
+def _keep_no_deletion(_: Any) -> Any:
+    async def to_json(self: Any) -> dict[str, Any]:
+        await trio.lowlevel.checkpoint()
+        return {"deletedQueues": {}}
+
+    return to_json
 
 
 def _restart_offsets(original: Any) -> Callable[[Any, Any], Any]:
@@ -168,8 +178,8 @@ def _restart_offsets(original: Any) -> Callable[[Any, Any], Any]:
     return next_offsets_of
 
 
-def _pass_over_events(_: Any) -> Callable[[Any, Any, Any], None]:
-    return lambda self, physical_offset, size: None
+def _pass_over_events(_: Any) -> Callable[[Any, Any, Any], bool]:
+    return lambda self, physical_offset, size: True
 
 
 def _forget_a_key(original: Any) -> Callable[[Any, Any], Any]:
@@ -408,6 +418,9 @@ def seeds_until_found(mutant: Mutant, seeds_max: int = SEEDS_MAX, seconds_max: f
     """Run seeds with the bug planted; returns how many it took and the violation, or None if it was not found in that time.
 
     A seed that fails without the bug too does not count.
+
+    Raises:
+        BrokenMutant: what was planted does not fit what it replaces, and would be found without any checker.
     """
     started = time.monotonic()
     for seed in range(seeds_max):
@@ -415,6 +428,8 @@ def seeds_until_found(mutant: Mutant, seeds_max: int = SEEDS_MAX, seconds_max: f
             break
         with mutant.planted():
             outcome = mutant.simulate(seed)
+        if outcome.violations and any(misfit in outcome.violations[0] for misfit in MISFITS):
+            raise BrokenMutant(f"{mutant.name}: {outcome.violations[0]}")
         if outcome.violations and not mutant.simulate(seed).violations:
             return seed + 1, outcome.violations[0]
     return None
@@ -432,9 +447,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for mutant in MUTANTS:
         if chosen.names and not any(name in mutant.name for name in chosen.names):
             continue
-        found = seeds_until_found(mutant, chosen.seeds, chosen.seconds)
-        missed += found is None
-        line = "MISSED" if found is None else f"{found[0]:4} seeds  {found[1][:100]}"
+        try:
+            found = seeds_until_found(mutant, chosen.seeds, chosen.seconds)
+        except BrokenMutant as error:
+            missed, line = missed + 1, f"BROKEN {error}"
+        else:
+            missed += found is None
+            line = "MISSED" if found is None else f"{found[0]:4} seeds  {found[1][:100]}"
         print(f"{mutant.name:44} {line}", flush=True)  # noqa: T201
     return 1 if missed else 0
 

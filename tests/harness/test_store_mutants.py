@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
-from harness.mutants import MUTANTS, Mutant, seeds_until_found
+from harness.mutants import MUTANTS, BrokenMutant, Mutant, seeds_until_found
+from harness.outcome import Outcome
 from harness.store_mutants import TESTS
+from ledgermq.testing.history import History
 from ledgermq.testing.logs import logs_silenced
 
 
@@ -15,6 +18,15 @@ def test_a_bug_can_be_planted_and_is_gone_afterwards(mutant: Mutant) -> None:
     with mutant.planted():
         assert mutant.owner.__dict__[mutant.attribute] is not before
     assert mutant.owner.__dict__[mutant.attribute] is before
+
+
+@pytest.mark.parametrize("violation", ["raised: TypeError: a coroutine was expected", "task_failed: AttributeError: a coroutine"])
+def test_a_bug_that_does_not_fit_what_it_replaces_counts_as_broken(violation: str) -> None:
+    def simulate(_seed: int) -> Outcome:
+        return Outcome(History(sync_flush=True), [violation])
+
+    with pytest.raises(BrokenMutant, match="a coroutine"):
+        seeds_until_found(attrs.evolve(MUTANTS[0], simulate=simulate), 1)
 
 
 @pytest.mark.slow
