@@ -265,6 +265,14 @@ def _deliver_early(_: Any) -> Callable[[Any, int, int], int]:
     return lambda self, due_ms, now_ms: min(due_ms, now_ms)
 
 
+def _lose_some_delayed_messages(original: Any) -> Callable[[Any], Any]:
+    def delivery_of(record: Any) -> Any:
+        message = original(record)
+        return None if message is not None and bytes(message.body).startswith(b"3") else message
+
+    return delivery_of
+
+
 def _show_what_the_master_may_lose(_: Any) -> Any:
     return property(lambda self: self.flushed_offset if self.sync_flush else self.max_offset)
 
@@ -391,6 +399,7 @@ MUTANTS = (
         for name, owner, attribute, make, workloads in CLIENT_BUGS
     ),
     *(Mutant(name, owner, attribute, make, _widely_with(*workloads)) for name, owner, attribute, make, workloads in WIDE_BUGS),
+    Mutant("lose some delayed messages", delay, "delivery_of", _lose_some_delayed_messages, _with("plain", "delayed")),
     Mutant(
         "keep the messages of a deleted topic", ConsumeQueue, "restart", _keep_deleted_messages, _with("plain", "deletions")
     ),

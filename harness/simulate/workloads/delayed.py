@@ -1,4 +1,4 @@
-"""Delayed messages, and the check that none is delivered too early."""
+"""Delayed messages, and the checks that none is delivered too early and none is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _hexadecimal(host: str) -> str:
 
 @attrs.define(eq=False)
 class Delayed(Workload):
-    """A delayed message is never delivered before its due time by the clock of the broker.
+    """A delayed message is delivered, if it was acknowledged, and never before its due time by the clock of the broker.
 
     The broker that stores a message computes the due time. In a group that may be another one than the client had asked, or
     than delivers the message, and their clocks may differ.
@@ -42,6 +42,9 @@ class Delayed(Workload):
     name: ClassVar[str] = "delayed"
     codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.SEND_MESSAGE_V2})
     came: int = 0
+    seen: set[int] = attrs.field(factory=set[int])
+    wanted: set[int] = attrs.field(factory=set[int])
+    """The messages that must come: acknowledged, and sent before all faults ended."""
     stored_by: dict[int, str] = attrs.field(factory=dict[int, str])
     """By number of the message, the hexadecimal address of the broker that acknowledged it."""
     early: list[str] = attrs.field(factory=list[str])
@@ -60,6 +63,7 @@ class Delayed(Workload):
                 number, host, due_ms, jumps_back = message.body.decode().split(";")
                 clock = scene.master.clock
                 self.came += 1
+                self.seen.add(int(number))
                 same_clock = host == scene.master.host and int(jumps_back) == clock.jumps_back
                 same_clock &= self.stored_by.get(int(number)) == _hexadecimal(host)
                 if same_clock and (now_ms := clock.wall_ms()) < int(due_ms):
@@ -69,12 +73,20 @@ class Delayed(Workload):
         scene = self.scene
         for number in count():
             level, node = scene.rng.randint(1, len(DELAYS_MS)), scene.master
-            due_ms = node.clock.wall_ms() + DELAYS_MS[level - 1]
+            due_ms, healed = node.clock.wall_ms() + DELAYS_MS[level - 1], scene.healed
             with contextlib.suppress(ClientError):
                 body = f"{number};{node.host};{due_ms};{node.clock.jumps_back}".encode()
                 result = await producer.send(Message(TOPIC, body, delay_level=level))
                 self.stored_by[number] = result.offset_message_id[:8]
+                if result.status.name == "SEND_OK" and not healed:
+                    self.wanted.add(number)
             await trio.sleep(scene.pause_seconds(0.2))
+
+    def lacking(self) -> str:
+        if not self.scene.history.consumers_follow(self.scene.epoch):
+            return ""
+        missing = sorted(self.wanted - self.seen)
+        return f"{len(missing)} messages have not come: {missing[:5]}" if missing else ""
 
     def violations(self) -> list[str]:
         return self.early
