@@ -228,7 +228,7 @@ async def running_pair(directory: Path, settings: dict[str, object], *, small_di
             await namesrv.up()
             await nursery.start(master.live)
             await create_topic(virtual[CLIENTS].network, master.address)
-            await nursery.start(slave.live)  # it copies the topic when it starts; later only every ten seconds
+            await nursery.start(slave.live)
             pair = Pair(virtual, master, slave, nursery)
             if not await pair.settle():
                 raise trio.TooSlowError("the slave did not join")

@@ -7,14 +7,13 @@ from typing import ClassVar
 import attrs
 import trio
 
-from ledgermq.broker.broker import Broker
 from ledgermq.message.json import dumps
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.java_properties import write_properties
 from ledgermq.testing.history import Look
 from ledgermq.world.network import Address
 
-from ..scene import NAMESRV, Node
+from ..scene import NAMESRV
 from .operator import Changing, Operator
 from .workload import LOOK_SECONDS
 
@@ -116,9 +115,6 @@ class Settings(Changing):
                 value = answer.ext.get("value") if answer.code == ResponseCode.SUCCESS else None
                 name = f"{process.host} {key}"
                 self.scene.history.looks.append(Look(name, value, process.host, began, self.scene.epoch, trio.current_time()))
-
-    def started(self, node: Node, broker: Broker) -> None:
-        """Does nothing: settings that are changed at run time end with the process."""
 
     def counts(self) -> dict[str, int]:
         return {"kv_looks": self._looks}

@@ -14,6 +14,7 @@ from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.json import dumps
 from ledgermq.message.message import Message
 from ledgermq.remoting.codes import RequestCode
+from ledgermq.testing.checkers.changes import UNKNOWN_SECONDS
 from ledgermq.testing.history import Put
 
 from .operator import Operator
@@ -126,7 +127,9 @@ class Deletions(Topics):
             await operator.create_topic(self.topic, 2)
 
     def wanted(self) -> set[int]:
-        ends = [min(one.answered_at, one.began + 60) for one in self.scene.history.deletions if one.topic == self.topic]
+        ends = [
+            min(one.answered_at, one.began + UNKNOWN_SECONDS) for one in self.scene.history.deletions if one.topic == self.topic
+        ]
         last = max(ends, default=0.0)
         return {put.number for put in self._sent if put.sent_at > last} & super().wanted()
 
