@@ -278,7 +278,7 @@ class Snapshot:
     wall_ms: int = 0
     """The latest time that the node's wall clock had shown; set where messages expire."""
     deleted_below: dict[Queue, int] = attrs.field(factory=dict[Queue, int])
-    """For queues of deleted topics, the offset at which the last deletion began; set where messages expire."""
+    """For queues of deleted topics, the offset at which the last deletion began; set where one store is judged."""
 
 
 @attrs.define(eq=False)
@@ -297,6 +297,10 @@ class History:
     """Lives whose clean stop may not have written the tables, because the disk failed during it, and when the stop was over."""
     ended_at: list[float] = attrs.field(factory=list[float])
     """When each life ended, if that was recorded."""
+    clients_choose_queues: bool = False
+    """Whether a client chooses the queue of each message, so that only an answer tells which one it was."""
+    elects: bool = False
+    """Whether the nodes elect their master, which may have only a part of a batch that was not answered."""
     copies: int = 1
     """On how many nodes an acknowledged message is promised to be."""
     commits: list[Commit] = attrs.field(factory=list[Commit])

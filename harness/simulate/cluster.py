@@ -41,6 +41,7 @@ class ClusterRun(NodesRun[ClusterDraw]):
         replaces = draw.promotes or draw.restores  # tables are copied to slaves only every ten seconds
         history = History(
             draw.sync_flush,
+            clients_choose_queues=True,
             copies=draw.in_sync_replicas if draw.sync_master else 1,
             commit_seconds=inf if draw.disk_errors or replaces else draw.commit_seconds + PERSIST_SLACK_SECONDS,
             retries_max=draw.retries_max,

@@ -174,6 +174,8 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         slack = JAVA_SLACK_SECONDS if draw.dialect == JAVA else GATHER_SLACK_SECONDS
         history = History(
             sync_flush=True,
+            clients_choose_queues=True,
+            elects=True,
             copies=draw.nodes // 2 + 1,
             commit_seconds=inf if spoiled or draw.clock_drift else slack + 8 * draw.sync_seconds_max,
             retries_max=draw.retries_max,

@@ -63,6 +63,8 @@ class ElectedRun(NodesRun[ElectedDraw]):
         rng = random.Random(draw.seed ^ 0x5E7)  # noqa: S311 - never secrets
         history = History(
             sync_flush=draw.sync_flush,
+            clients_choose_queues=True,
+            elects=True,
             commit_seconds=COMMIT_SECONDS + 8 * draw.sync_seconds_max if draw.only_ends else inf,
             retries_max=draw.retries_max,
             change_seconds=-inf,  # an answered change is on all replicas in sync

@@ -67,6 +67,8 @@ CLUSTER_CHECKERS: tuple[Checker, ...] = (
     nothing_read_is_lost,
     queue_offsets_are_dense,
     queue_offsets_are_given_once,
+    nothing_is_stored_twice_or_invented,
+    batches_are_whole,
     acknowledged_puts_are_on_slaves,
     slaves_keep_what_they_confirmed,
     acknowledged_puts_keep_their_order,

@@ -7,18 +7,16 @@ SYNC_FLUSH and of the first two under ASYNC_FLUSH.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import inf
 
-from ..history import Commit, End, Held, History, Put, Snapshot
-
-Checker = Callable[[History], Iterator[str]]
+from ..history import Commit, End, Held, History, Put, Queue, Snapshot
 
 
 def nothing_acknowledged_is_lost(history: History) -> Iterator[str]:
     """An acknowledged message is at its queue offset in every later snapshot for which the acknowledgement holds.
 
-    Messages below the queue's min offset have expired and are not checked.
+    Messages that have expired, or whose topic was deleted, are not checked.
     """
     for snapshot in history.snapshots:
         stored = {
@@ -27,7 +25,7 @@ def nothing_acknowledged_is_lost(history: History) -> Iterator[str]:
         for put in history.puts:
             if not put.acknowledged or put.epoch >= snapshot.epoch or not history.survives(put.epoch, snapshot.epoch):
                 continue
-            if put.queue_offset < snapshot.bounds.get(put.queue, (0, 0))[0]:
+            if put.queue_offset < _gone_below(history, snapshot, put.queue):
                 continue
             found = stored.get((put.queue, put.queue_offset))
             if found != put.number:
@@ -71,7 +69,7 @@ def nothing_read_is_lost(history: History) -> Iterator[str]:
                 continue
             if read.number not in acknowledged and any(read.epoch <= life < snapshot.epoch for life in history.promotions):
                 continue
-            if read.queue_offset < snapshot.bounds.get(read.queue, (0, 0))[0]:
+            if read.queue_offset < _gone_below(history, snapshot, read.queue):
                 continue
             found = stored.get((read.queue, read.queue_offset))
             if found != read.number:
@@ -115,7 +113,7 @@ def nothing_is_stored_twice_or_invented(history: History) -> Iterator[str]:
         for queue, messages in snapshot.queues.items():
             for message in messages:
                 put = sent.get(message.number)
-                if put is None or put.queue != queue:
+                if put is None or put.queue[0] != queue[0] or (put.queue != queue and _knows_queue(history, put)):
                     yield f"life {snapshot.epoch}: {queue}@{message.queue_offset} holds {message.number}, not sent there"
                 elif put.refused and not (put.withdrawn and End.POWER in history.ends[put.epoch : snapshot.epoch]):
                     yield f"life {snapshot.epoch}: message {message.number} was refused and is stored at {_place(put)}"
@@ -146,22 +144,37 @@ def order_within_a_queue_holds(history: History) -> Iterator[str]:
 def batches_are_whole(history: History) -> Iterator[str]:
     """Either all messages of a batch that was sent together are stored, side by side, or none.
 
-    A power cut may tear a batch that was not acknowledged.
+    A batch that was not acknowledged may be torn by a power cut, and by the promotion or election of a node with a part of it.
     """
     batches: dict[int, list[Put]] = {}
     for put in history.puts:
         if put.batch and not put.refused:
             batches.setdefault(put.batch, []).append(put)
     for snapshot in history.snapshots:
-        stored = {message.number: message.queue_offset for messages in snapshot.queues.values() for message in messages}
+        stored = {one.number: (queue, one.queue_offset) for queue, some in snapshot.queues.items() for one in some}
         for batch, puts in batches.items():
-            if not history.survives(puts[0].epoch, snapshot.epoch) or not puts[0].acknowledged:
-                continue
-            offsets = [stored.get(put.number) for put in puts]
-            if offsets[0] is None and puts[0].queue_offset < snapshot.bounds.get(puts[0].queue, (0, 0))[0]:
-                continue
-            if puts[0].epoch < snapshot.epoch and offsets != [puts[0].queue_offset + n for n in range(len(puts))]:
-                yield f"life {snapshot.epoch}: batch {batch} lies at {offsets}"
+            if puts[0].epoch < snapshot.epoch and _must_be_whole(history, puts[0], snapshot.epoch):
+                places = [stored.get(put.number) for put in puts]
+                if _is_torn(puts[0], places, history, snapshot):
+                    yield f"life {snapshot.epoch}: batch {batch} lies at {places}"
+
+
+def _must_be_whole(history: History, put: Put, until: int) -> bool:
+    if put.acknowledged:
+        return history.survives(put.epoch, until)
+    replaced = history.elects or any(put.epoch <= life < until for life in history.promotions)
+    return not replaced and End.POWER not in history.ends[put.epoch : until]
+
+
+def _is_torn(first: Put, places: list[tuple[Queue, int] | None], history: History, snapshot: Snapshot) -> bool:
+    """Whether the messages of a batch are not side by side, or only some of those that have not expired are there."""
+    begins = ((queue, offset - at) for at, (queue, offset) in ((at, place) for at, place in enumerate(places) if place))
+    begin = (first.queue, first.queue_offset) if first.acknowledged else next(begins, None)
+    if begin is None:
+        return False
+    queue, offset = begin
+    low = _gone_below(history, snapshot, queue)
+    return any(place != (queue, offset + at) and (place is not None or offset + at >= low) for at, place in enumerate(places))
 
 
 def keys_find_their_messages(history: History) -> Iterator[str]:
@@ -343,6 +356,19 @@ def retries_end_in_the_dead_letters(history: History) -> Iterator[str]:
             yield f"{subject} is no dead letter"
         elif not hopeless and not trial.done:
             yield f"{subject} was never taken"
+
+
+def _gone_below(history: History, snapshot: Snapshot, queue: Queue) -> int:
+    """The first offset of a queue that must be there: its min offset, as far as messages expire or topics are deleted."""
+    low = snapshot.bounds.get(queue, (0, 0))[0]
+    if history.reserved_ms < inf or any(deletion.topic == queue[0] for deletion in history.deletions):
+        return low
+    return min(low, max(snapshot.deleted_below.get(queue, 0), history.expired.get(queue, 0)))
+
+
+def _knows_queue(history: History, put: Put) -> bool:
+    """Whether the producer knows in which queue its message is, if it is stored."""
+    return put.acknowledged or not history.clients_choose_queues
 
 
 def _place(put: Put) -> str:

@@ -26,7 +26,7 @@ from ledgermq.testing.history import Position, Put
 from ..scene import Node
 from .operator import Operator
 from .plain import SEND_SECONDS
-from .workload import LOOK_SECONDS, Workload, number_in
+from .workload import LOOK_SECONDS, Workload, note_failure, number_in
 
 TOPIC, GROUP = "O", "og"
 COPIES = ("oc0", "oc1")
@@ -94,16 +94,17 @@ class Offsets(Workload):
             task_status.started()
             while True:
                 put = Put(scene.next_number(), 0, (TOPIC, 0), scene.epoch)
+                scene.history.puts.append(put)
                 try:
                     result = await producer.send(Message(TOPIC, b"%d;" % put.number))
                 except ClientError as error:
                     scene.note(f"offsets put {put.number}: {type(error).__name__}")
+                    note_failure(put, error)
                 else:
                     put.queue, put.queue_offset = (TOPIC, int(result.queue.queue_id)), result.queue_offset
                     put.acknowledged, put.answered = result.status.name == "SEND_OK", scene.epoch
                     put.physical_offset = int(result.offset_message_id[-16:], 16)
                     self._sent[put.number] = put
-                    scene.history.puts.append(put)
                 await trio.sleep(scene.pause_seconds(0.1))
 
     async def _consume(self, consumer: Consumer) -> None:

@@ -19,11 +19,10 @@ from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.layout import decode_record
 from ledgermq.message.message import Message
 from ledgermq.remoting.codes import RequestCode
-from ledgermq.store.message_store import MessageStore
 from ledgermq.testing.history import Commit, Put, Queue, Read
 
 from ..scene import Node
-from .workload import LOOK_SECONDS, Workload, note_failure, number_in, stored_twice
+from .workload import LOOK_SECONDS, Workload, note_failure, number_in
 
 TOPIC = "T"
 GROUP, LEAVING_GROUP = "g", "lg"
@@ -53,7 +52,6 @@ class Plain(Workload):
     seen: set[int] = attrs.field(factory=set[int])
     _epochs: dict[int, int] = attrs.field(factory=dict[int, int])
     """The life of the nodes in which each message was sent."""
-    _twice: list[str] = attrs.field(factory=list[str])
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -78,12 +76,6 @@ class Plain(Workload):
     def started(self, node: Node, broker: Broker) -> None:
         if self.scene.is_master(node):
             self._note_commits(broker)
-
-    def look(self, store: MessageStore) -> None:
-        self._twice = stored_twice(store, TOPIC)
-
-    def violations(self) -> list[str]:
-        return self._twice
 
     def counts(self) -> dict[str, int]:
         history = self.scene.history

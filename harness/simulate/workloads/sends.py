@@ -29,7 +29,6 @@ class Sends(Workload):
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
         {RequestCode.SEND_MESSAGE, RequestCode.SEND_BATCH_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
     )
-    _batch: int = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         scene = self.scene
@@ -69,9 +68,8 @@ class Sends(Workload):
 
     async def _send_batch(self, producer: Producer) -> None:
         puts = self._puts(self.scene.rng.randint(2, 5))
-        self._batch += 1
         for put in puts:
-            put.batch = self._batch
+            put.batch = puts[0].number
         try:
             results = await producer.send_batch([Message(TOPIC, b"%d;" % put.number) for put in puts])
         except ClientError as error:

@@ -10,7 +10,6 @@ import trio
 
 from ledgermq.broker.broker import Broker
 from ledgermq.client.errors import ClientError, ServiceNotAvailable
-from ledgermq.message.layout import decode_record
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.store.message_store import MessageStore
 from ledgermq.testing.history import Put
@@ -51,24 +50,6 @@ class Workload(ABC):
     def counts(self) -> dict[str, int]:
         """How much was done and checked."""
         return {}
-
-
-def stored_twice(store: MessageStore, topic: str) -> list[str]:
-    """Describe the messages of a topic that a store has more than once."""
-    found: list[str] = []
-    seen = dict[int, tuple[int, int]]()
-    for queue_id in store.queue_ids(topic):
-        offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-        while offset < end:
-            result = store.get(topic, queue_id, offset, 32)
-            for record in result.slices:
-                message = decode_record(record)
-                number, place = number_in(message.body), (queue_id, int(message.queue_offset))
-                if number in seen:
-                    found.append(f"message {number} of {topic} is stored twice, at {seen[number]} and at {place}")
-                seen[number] = place
-            offset = result.next_offset
-    return found
 
 
 def note_failure(put: Put, error: ClientError) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import attrs
 import pytest
 
 from ledgermq.testing.checkers import (
     acknowledged_puts_follow_real_time,
+    batches_are_whole,
     leaders_show_all_that_is_acknowledged,
+    nothing_acknowledged_is_lost,
+    nothing_is_stored_twice_or_invented,
     nothing_read_is_lost,
     readers_see_all_in_order,
     slaves_keep_what_they_confirmed,
 )
-from ledgermq.testing.history import End, Held, History, NamedLoss, Pull, Put, Read, Snapshot, Stored
+from ledgermq.testing.history import Deletion, End, Held, History, NamedLoss, Pull, Put, Read, Snapshot, Stored
 
 QUEUE = ("T", 0)
 
@@ -92,3 +98,50 @@ def test_a_reader_skips_only_what_has_expired(expired: int, skipped: int) -> Non
     history.reads = [Read(QUEUE, 0, 1, 0), Read(QUEUE, 3, 4, 0)]
 
     assert len(list(readers_see_all_in_order(history))) == skipped
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost"),
+    [({}, 1), ({"expired": {QUEUE: 1}}, 0), ({"deletions": [Deletion("T", 1.0, 0)]}, 0), ({"reserved_ms": 1.0}, 0)],
+)
+def test_a_queue_that_begins_later_has_lost_messages_unless_some_may_go(changes: dict[str, Any], lost: int) -> None:
+    history = attrs.evolve(History(sync_flush=True, ends=[End.KILL]), **changes)
+    history.puts, history.reads = [put(1, 0.0, 1.0, 0, 100)], [Read(QUEUE, 0, 1, 0)]
+    history.snapshots = [Snapshot(1, {QUEUE: []}, {QUEUE: (1, 1)}, {})]
+
+    assert len(list(nothing_acknowledged_is_lost(history))) == lost
+    assert len(list(nothing_read_is_lost(history))) == lost
+
+
+@pytest.mark.parametrize(
+    ("end", "acknowledged", "promotions", "torn"),
+    [
+        (End.KILL, False, [], 1),
+        (End.POWER, False, [], 0),
+        (End.POWER, True, [], 1),
+        (End.KILL, False, [0], 0),
+        (End.KILL, True, [0], 1),
+    ],
+)
+def test_only_a_batch_without_an_answer_may_be_torn(end: End, acknowledged: bool, promotions: list[int], torn: int) -> None:
+    """By a power cut or a promotion."""
+    history = History(sync_flush=True, ends=[end], promotions=promotions)
+    offsets = (0, 1) if acknowledged else (-1, -1)
+    history.puts = [
+        Put(at + 1, 0, QUEUE, 0, batch=1, acknowledged=acknowledged, queue_offset=offset) for at, offset in enumerate(offsets)
+    ]
+    history.snapshots = [Snapshot(1, {QUEUE: [Stored(0, 0, 1, 0), Stored(1, 1, 2, 0)]}, {QUEUE: (0, 2)}, {})]
+    assert list(batches_are_whole(history)) == []
+
+    history.snapshots = [Snapshot(1, {QUEUE: [Stored(0, 0, 1, 0)]}, {QUEUE: (0, 1)}, {})]
+
+    assert len(list(batches_are_whole(history))) == torn
+
+
+@pytest.mark.parametrize(("chosen", "acknowledged", "found"), [(True, False, 0), (True, True, 1), (False, False, 1)])
+def test_a_message_lies_where_its_producer_knows_that_it_is(chosen: bool, acknowledged: bool, found: int) -> None:
+    history = History(sync_flush=True, ends=[End.KILL], clients_choose_queues=chosen)
+    history.puts = [Put(1, 0, QUEUE, 0, acknowledged=acknowledged)]
+    history.snapshots = [Snapshot(1, {("T", 1): [Stored(0, 0, 1, 0)]}, {("T", 1): (0, 1)}, {})]
+
+    assert len(list(nothing_is_stored_twice_or_invented(history))) == found
