@@ -100,6 +100,15 @@ def _ignore_a_failed_sync(_: Any) -> Callable[[Any, Any], Any]:
     return lambda self, reason: None
 
 
+def _sync_only_for_answers(original: Any) -> Any:
+    async def flush(self: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.sync_flush:
+            await original(self)
+
+    return flush
+
+
 def _reuse_queue_offsets(original: Any) -> Callable[[Any], Any]:
     return lambda queues: {key: max(offset - 1, 0) for key, offset in original(queues).items()}
 
@@ -383,6 +392,7 @@ MUTANTS = (
     Mutant("drop a waiter when another connection closes", HeldPulls, "drop", _drop_a_stranger, simulate_cores),
     Mutant("keep the waiters of a closed connection", HeldPulls, "drop", _keep_waiters_of_the_closed, simulate_cores),
     Mutant("deliver a delayed message early", vars(delay)["_Level"], "due_of", _deliver_early, simulate_cluster),
+    Mutant("sync only before answers", LocalCommitLog, "flush", _sync_only_for_answers, simulate_cluster),
     Mutant(
         "show what the master may lose", LocalCommitLog, "readable_offset", _show_what_the_master_may_lose, simulate_cluster
     ),

@@ -297,6 +297,10 @@ class History:
     """Lives whose clean stop may not have written the tables, because the disk failed during it, and when the stop was over."""
     ended_at: list[float] = attrs.field(factory=list[float])
     """When each life ended, if that was recorded."""
+    flushed: dict[int, int] = attrs.field(factory=dict[int, int])
+    """For lives that a power cut ended, up to where the log of the master was on the medium, as the master said."""
+    flush_seconds: float = inf
+    """A power cut loses no message that was acknowledged this long before it, whatever the master said."""
     clients_choose_queues: bool = False
     """Whether a client chooses the queue of each message, so that only an answer tells which one it was."""
     elects: bool = False
@@ -345,6 +349,18 @@ class History:
     def survives(self, epoch: int, until: int) -> bool:
         """Whether what was promised in life `epoch` holds at the start of life `until`."""
         return self.sync_flush or End.POWER not in self.ends[epoch:until]
+
+    def keeps(self, put: Put, until: int) -> bool:
+        """Whether an acknowledged message is there at the start of life `until`."""
+        return self.survives(put.epoch, until) or all(
+            end is not End.POWER or self._is_flushed(put, life)
+            for life, end in enumerate(self.ends[put.epoch : until], put.epoch)
+        )
+
+    def _is_flushed(self, put: Put, life: int) -> bool:
+        """Whether a message was on the medium when a power cut ended a life."""
+        in_time = self.flush_seconds < inf and put.answered_at < self.ended_at[life] - self.flush_seconds
+        return in_time or 0 <= put.physical_offset < self.flushed.get(life, 0)
 
     def consumers_follow(self, until: int) -> bool:
         """Whether no consumer can be ahead of the log at the start of life `until`."""

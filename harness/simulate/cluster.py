@@ -24,6 +24,8 @@ from .workloads.delayed import DELAY_LEVELS
 
 CHANGE_SLACK_SECONDS = 5.0
 """A crash may lose changes of a table that are at most this old, because tables are written after the answer."""
+FLUSH_SECONDS = 1.0
+"""Without SYNC_FLUSH, a log is synced at least this often, if disks are not slow."""
 PERSIST_SLACK_SECONDS = 5.0
 """A table is written at most this many seconds after its interval has passed."""
 
@@ -42,6 +44,7 @@ class ClusterRun(NodesRun[ClusterDraw]):
         history = History(
             draw.sync_flush,
             clients_choose_queues=True,
+            flush_seconds=inf if draw.disk_errors else FLUSH_SECONDS + 3 * draw.sync_seconds_max,
             copies=draw.in_sync_replicas if draw.sync_master else 1,
             commit_seconds=inf if draw.disk_errors or replaces else draw.commit_seconds + PERSIST_SLACK_SECONDS,
             retries_max=draw.retries_max,

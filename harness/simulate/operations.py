@@ -100,7 +100,12 @@ class Operations:
         victim = self.rng.choice(slaves or [scene.master])
         scene.note(f"{victim.host} ends by {end.value}")
         life = scene.epoch
-        self._ended(end)
+        if victim is not scene.master and end is End.POWER:
+            self._ended(End.KILL)  # its master has what the slave may lose
+        else:
+            self._ended(end)
+        if end is End.POWER and victim is scene.master and victim.broker is not None:
+            self.history.flushed[life] = victim.broker.store.log.flushed_offset
         failures = _disk_failures(victim)
         await self._end(victim, end)
         if end is End.CLEAN and _disk_failures(victim) > failures:

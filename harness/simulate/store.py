@@ -157,6 +157,8 @@ class StoreRun:
                         nursery.start_soon(self._follow_log, store)
             self._alive = False
             self._check_announced(announced, store.dispatcher.dispatched_offset)
+            if end is End.POWER:
+                self.history.flushed[self.epoch] = store.log.flushed_offset
             self._end(end)
         self.history.ends.append(end)
 

@@ -72,7 +72,7 @@ def acknowledged_after_a_deletion_is_readable(history: History) -> Iterator[str]
     for snapshot in _last_snapshots(history):
         stored = {(queue, one.queue_offset): one.number for queue, some in snapshot.queues.items() for one in some}
         for put in _sent_after_all_deletions(history):
-            if put.acknowledged and history.survives(put.epoch, snapshot.epoch):
+            if put.acknowledged and history.keeps(put, snapshot.epoch):
                 found = stored.get((put.queue, put.queue_offset))
                 if found != put.number:
                     yield (

@@ -23,7 +23,7 @@ def nothing_acknowledged_is_lost(history: History) -> Iterator[str]:
             (queue, message.queue_offset): message.number for queue, messages in snapshot.queues.items() for message in messages
         }
         for put in history.puts:
-            if not put.acknowledged or put.epoch >= snapshot.epoch or not history.survives(put.epoch, snapshot.epoch):
+            if not put.acknowledged or put.epoch >= snapshot.epoch or not history.keeps(put, snapshot.epoch):
                 continue
             if put.queue_offset < _gone_below(history, snapshot, put.queue):
                 continue
@@ -59,15 +59,17 @@ def nothing_read_is_lost(history: History) -> Iterator[str]:
     Otherwise the consumer is ahead of the log, and the offset is assigned to another message, which it will never read. A slave
     that becomes the master need not have messages that were not acknowledged as replicated.
     """
-    acknowledged = {put.number for put in history.puts if put.acknowledged}
+    acknowledged = {put.number: put for put in history.puts if put.acknowledged}
     for snapshot in history.snapshots:
         stored = {
             (queue, message.queue_offset): message.number for queue, messages in snapshot.queues.items() for message in messages
         }
         for read in history.reads:
-            if read.epoch >= snapshot.epoch or not history.survives(read.epoch, snapshot.epoch):
+            put = acknowledged.get(read.number)
+            kept = history.survives(read.epoch, snapshot.epoch) or (put is not None and history.keeps(put, snapshot.epoch))
+            if read.epoch >= snapshot.epoch or not kept:
                 continue
-            if read.number not in acknowledged and any(read.epoch <= life < snapshot.epoch for life in history.promotions):
+            if put is None and any(read.epoch <= life < snapshot.epoch for life in history.promotions):
                 continue
             if read.queue_offset < _gone_below(history, snapshot, read.queue):
                 continue
@@ -97,7 +99,7 @@ def queue_offsets_are_given_once(history: History) -> Iterator[str]:
         place = (put.queue, put.queue_offset)
         first = given.setdefault(place, put)
         if first is not put:
-            if history.survives(min(first.epoch, put.epoch), max(put.epoch, put.answered, first.answered)):
+            if history.keeps(first, max(put.epoch, put.answered, first.answered)):
                 yield f"{_place(put)} was given to message {first.number} and to message {put.number}"
             given[place] = put
 
@@ -161,7 +163,7 @@ def batches_are_whole(history: History) -> Iterator[str]:
 
 def _must_be_whole(history: History, put: Put, until: int) -> bool:
     if put.acknowledged:
-        return history.survives(put.epoch, until)
+        return history.keeps(put, until)
     replaced = history.elects or any(put.epoch <= life < until for life in history.promotions)
     return not replaced and End.POWER not in history.ends[put.epoch : until]
 
@@ -224,7 +226,7 @@ def acknowledged_puts_keep_their_order(history: History) -> Iterator[str]:
             continue
         before = last.get((put.producer, put.queue))
         last[put.producer, put.queue] = put
-        if before is None or not history.survives(before.epoch, max(put.answered, put.epoch)):
+        if before is None or not history.keeps(before, max(put.answered, put.epoch)):
             continue
         if put.queue_offset <= before.queue_offset:
             yield f"message {put.number} lies at {_place(put)}, message {before.number}, sent before, at {_place(before)}"

@@ -145,3 +145,24 @@ def test_a_message_lies_where_its_producer_knows_that_it_is(chosen: bool, acknow
     history.snapshots = [Snapshot(1, {("T", 1): [Stored(0, 0, 1, 0)]}, {("T", 1): (0, 1)}, {})]
 
     assert len(list(nothing_is_stored_twice_or_invented(history))) == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost"),
+    [
+        ({}, 0),
+        ({"flushed": {0: 100}}, 0),
+        ({"flushed": {0: 101}}, 1),
+        ({"flush_seconds": 2.0}, 0),
+        ({"flush_seconds": 1.5}, 1),
+        ({"ends": [End.KILL]}, 1),
+    ],
+)
+def test_a_power_cut_excuses_only_what_was_not_on_the_medium(changes: dict[str, Any], lost: int) -> None:
+    """The node's own word counts against it, and so does the time since the answer."""
+    history = attrs.evolve(History(sync_flush=False, ends=[End.POWER], ended_at=[3.0]), **changes)
+    history.puts, history.reads = [put(1, 0.0, 1.0, 0, 100)], [Read(QUEUE, 0, 1, 0)]
+    history.snapshots = [Snapshot(1, {QUEUE: []}, {QUEUE: (0, 0)}, {})]
+
+    assert len(list(nothing_acknowledged_is_lost(history))) == lost
+    assert len(list(nothing_read_is_lost(history))) == lost
