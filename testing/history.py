@@ -317,7 +317,7 @@ class History:
     changes: list[Change] = attrs.field(factory=list[Change])
     looks: list[Look] = attrs.field(factory=list[Look])
     change_seconds: float = 0.0
-    """Kills and power cuts lose no answered change of a setting that is older than this."""
+    """Power cuts lose no answered change of a setting that is older than this."""
     deletions: list[Deletion] = attrs.field(factory=list[Deletion])
     positions: list[Position] = attrs.field(factory=list[Position])
     handlings: list[Handling] = attrs.field(factory=list[Handling])

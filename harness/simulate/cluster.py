@@ -22,12 +22,11 @@ from .operations import Operations
 from .scene import BROKER_PORT, Node, Scene, difference, tables_of
 from .workloads.delayed import DELAY_LEVELS
 
-CHANGE_SLACK_SECONDS = 5.0
-"""A crash may lose changes of a table that are at most this old, because tables are written after the answer."""
 FLUSH_SECONDS = 1.0
 """Without SYNC_FLUSH, a log is synced at least this often, if disks are not slow."""
-PERSIST_SLACK_SECONDS = 5.0
-"""A table is written at most this many seconds after its interval has passed."""
+GATHER_SLACK_SECONDS = 1.5
+"""Commits are collected for a moment before they are appended to the log; a crash may lose those of this long, if disks are
+not slow."""
 
 
 @attrs.define(eq=False)
@@ -40,15 +39,16 @@ class ClusterRun(NodesRun[ClusterDraw]):
     @classmethod
     def of(cls, draw: ClusterDraw) -> ClusterRun:
         rng = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
-        replaces = draw.promotes or draw.restores  # tables are copied to slaves only every ten seconds
+        replaces = draw.promotes or draw.restores  # the next master may lack commits, which wait for no slave
+        flush_seconds = inf if draw.disk_errors else FLUSH_SECONDS + 3 * draw.sync_seconds_max
         history = History(
             draw.sync_flush,
             clients_choose_queues=True,
-            flush_seconds=inf if draw.disk_errors else FLUSH_SECONDS + 3 * draw.sync_seconds_max,
+            flush_seconds=flush_seconds,
             copies=draw.in_sync_replicas if draw.sync_master else 1,
-            commit_seconds=inf if draw.disk_errors or replaces else draw.commit_seconds + PERSIST_SLACK_SECONDS,
+            commit_seconds=inf if draw.disk_errors or replaces else GATHER_SLACK_SECONDS + 8 * draw.sync_seconds_max,
             retries_max=draw.retries_max,
-            change_seconds=inf if draw.disk_errors or replaces else CHANGE_SLACK_SECONDS,
+            change_seconds=-inf if draw.sync_flush else flush_seconds,
         )
         return cls(draw, Scene(rng, fabric_of(draw), history, draw.life_seconds, draw.sync_seconds_max))
 

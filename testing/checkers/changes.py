@@ -16,8 +16,8 @@ def answered_changes_hold(history: History) -> Iterator[str]:
 
     A change without an answer may have waited at a host that hung, and may so be carried out after later ones.
 
-    A kill or a power cut may lose the changes of the last `change_seconds` before it. A clean stop loses none, unless the disk
-    failed during it: tables that cannot be written when a process ends are lost with it.
+    A kill loses none, and a power cut those of the last `change_seconds` before it; a node that takes the place of the master
+    may lack any. A clean stop loses none, unless the disk failed during it.
     """
     changes: dict[str, list[Change]] = {}
     for change in history.changes:
@@ -47,9 +47,9 @@ def _is_kept(history: History, change: Change, epoch: int) -> bool:
     if any(life < epoch and change.answered_at < over for life, over in history.failed_stops.items()):
         return False
     for life in range(change.epoch, epoch):
-        if history.ends[life] is End.CLEAN:
-            continue
-        if change.answered_at > history.ended_at[life] - history.change_seconds:
+        if life in history.promotions:
+            return False
+        if history.ends[life] is End.POWER and change.answered_at > history.ended_at[life] - history.change_seconds:
             return False
     return True
 

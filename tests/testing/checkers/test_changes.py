@@ -46,14 +46,22 @@ def test_a_clean_stop_takes_nothing_unless_the_disk_fails_during_it() -> None:
     assert len(look(history, "0", 50.0, 1)) == 1
 
 
-def test_a_crash_takes_only_what_was_changed_shortly_before() -> None:
+def test_a_power_cut_takes_only_what_was_changed_shortly_before_and_a_kill_nothing() -> None:
     history = changed(2.0, 40.0)
-    history.ends, history.ended_at = [End.KILL], [41.0]
+    history.ends, history.ended_at = [End.POWER], [41.0]
 
     assert look(history, "0", 50.0, 1) == []
     assert look(history, None, 50.0, 1) != []
-    history.ends = [End.CLEAN]
-    assert look(history, "0", 50.0, 1) != []
+    for end in (End.CLEAN, End.KILL):
+        history.ends = [end]
+        assert look(history, "0", 50.0, 1) != []
+
+
+def test_the_next_master_may_lack_a_change() -> None:
+    history = changed(2.0, 40.0)
+    history.ends, history.ended_at, history.promotions = [End.KILL], [41.0], [0]
+
+    assert look(history, "0", 50.0, 1) == []
 
 
 def test_a_change_without_an_answer_may_be_carried_out_after_a_later_one_for_a_minute() -> None:
