@@ -84,11 +84,12 @@ class Operator:
             change.answered_at = trio.current_time()
         return True
 
-    async def create_topic(self, topic: str, queues: int, perm: int = 6) -> RemotingCommand | None:
-        """Create or change a topic on the master."""
+    async def create_topic(self, topic: str, queues: int, perm: int = 6) -> bool:
+        """Create or change a topic on the master; returns whether that was answered with SUCCESS."""
         queues_of_it = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
         fields = {**TOPIC_OF_TWO_QUEUES, **queues_of_it, "topic": topic}
-        return await self.ask_master(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        values = {f"topic {topic}": f"{queues}/{perm}"}
+        return await self.change(values, self.scene.asked.address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
     async def delete_topic(self, topic: str) -> bool:
         """Delete a topic on the master and on the name servers; returns whether the master has answered."""

@@ -7,27 +7,30 @@ from typing import ClassVar
 import attrs
 import trio
 
+from ledgermq.broker.broker import Broker
 from ledgermq.client.consumer import open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import open_producer
 from ledgermq.client.subscription import ConsumeFrom
-from ledgermq.message.json import dumps
 from ledgermq.message.message import Message
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.checkers.changes import UNKNOWN_SECONDS
-from ledgermq.testing.history import Put
+from ledgermq.testing.history import Look, Put
 
+from ..scene import Node
 from .operator import Operator
 from .plain import SEND_SECONDS
-from .workload import Workload, note_failure, number_in
+from .workload import LOOK_SECONDS, Workload, note_failure, number_in
 
 LASTING, DELETED, GROUP = "L", "C", "cg"
+CHANGED = (LASTING, "created")
+"""Topics that are changed and not deleted."""
 QUEUES_MAX = 4
 
 
 @attrs.define(eq=False)
 class Topics(Workload):
-    """A topic that is changed loses no message."""
+    """A topic that is changed loses no message, and an answered change of it is kept."""
 
     name: ClassVar[str] = "topics"
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
@@ -42,6 +45,7 @@ class Topics(Workload):
         operator = Operator(self.scene)
         await operator.create_topic(self.topic, 2)
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_often)
             await nursery.start(self._produce)
             await nursery.start(self._consume)
             task_status.started()
@@ -64,10 +68,28 @@ class Topics(Workload):
                     "perm": 6,
                     "topicFilterType": "SINGLE_TAG",
                 }
-                for name in (self.topic, "created")
+                for name in CHANGED
             ]
-            body = dumps({"topicConfigList": topics})
-            await operator.ask_master(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+            values = {f"topic {name}": f"{self._queues}/6" for name in CHANGED}
+            code, address = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.scene.asked.address
+            await operator.change(values, address, code, {}, {"topicConfigList": topics})
+
+    async def _look_often(self) -> None:
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            if (broker := self.scene.serving) is not None:
+                self._look_at(self.scene.master, broker)
+
+    def started(self, node: Node, broker: Broker) -> None:
+        if self.scene.is_master(node):
+            self._look_at(node, broker)
+
+    def _look_at(self, node: Node, broker: Broker) -> None:
+        for name in CHANGED:
+            config = broker.topics.topics.get(name)
+            value = f"{config.write_queue_nums}/{config.perm}" if config is not None else None
+            look = Look(f"topic {name}", value, node.host, trio.current_time(), self.scene.epoch)
+            self.scene.history.looks.append(look)
 
     async def _produce(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         scene = self.scene
