@@ -81,3 +81,16 @@ def test_a_disk_becomes_slow_for_the_process_that_runs() -> None:
     assert before == 0.0
     assert after > 1.0
     assert next_process > 1.0
+
+
+def test_some_power_cuts_take_only_the_edges_of_writes() -> None:
+    def losses(seed: int) -> bool:
+        machine = sim_machines(seed, 1)[0]
+        file = machine.disk.open("a", create_size=1 << 16)
+        file.sync()
+        machine.disk.sync_directory("")
+        file.write(b"x" * 20_000, 0)
+        machine.power_cut()
+        return "lost_edge" in machine.disk.faults.injected
+
+    assert {losses(seed) for seed in range(20)} == {False, True}
