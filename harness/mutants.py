@@ -62,7 +62,7 @@ from .table_mutants import TABLE_BUGS
 
 SEEDS_MAX = 1000
 SECONDS_MAX = 300.0
-MISFITS = (": TypeError:", ": AttributeError:")
+MISFITS = ("TypeError:", "AttributeError:")
 """Violations of a planted bug that has not followed a change of the code around it."""
 
 
@@ -245,7 +245,7 @@ def _forget_an_offset(original: Any) -> Any:
     def load(self: Any, stored: Any) -> None:
         original(self, stored)
         if len(self.table) > 2:
-            self.table.popitem()
+            self.table.topics.popitem()
 
     return load
 
@@ -253,7 +253,7 @@ def _forget_an_offset(original: Any) -> Any:
 def _forget_offsets(original: Any) -> Any:
     def load(self: Any, stored: Any) -> None:
         original(self, stored)
-        self.table.clear()
+        self.table.topics.clear()
 
     return load
 
