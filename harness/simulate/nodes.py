@@ -165,10 +165,13 @@ class NodesRun(ABC, Generic[Draw]):
                 return "no message is taken"
             return self.disagreement()
 
-        with trio.move_on_after(self.converge_seconds):
-            while lacking():  # noqa: ASYNC110 - no event is set for this
+        last = ""
+        with trio.move_on_after(self.converge_seconds) as waiting:
+            while missing := lacking():
+                if missing != last:  # it gets on, as an ordered queue does whose messages wait for failed ones
+                    last, waiting.deadline = missing, trio.current_time() + self.converge_seconds
                 await trio.sleep(0.1)
-        assert not lacking(), f"{self.converge_seconds} s after healing {lacking()}"
+        assert not lacking(), f"nothing has changed for {self.converge_seconds} s after healing: {lacking()}"
 
     # ---------------------------------------------------------------- faults
 
