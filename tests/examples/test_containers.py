@@ -19,6 +19,7 @@ from ledgermq.cli.broker import command as broker_command
 from ledgermq.namesrv.config import read_namesrv_conf
 from ledgermq.remoting.java_properties import read_properties
 from ledgermq.remoting.monitoring import Monitoring
+from ledgermq.testing.logs import capture_logs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Manifest = dict[str, Any]
@@ -103,9 +104,10 @@ def test_every_node_of_the_group_has_a_sound_configuration() -> None:
 
 
 def test_the_name_server_has_a_sound_configuration() -> None:
-    config = read_namesrv_conf(config_map("ledgermq-namesrv", "namesrv.conf"))
+    with capture_logs() as logs:
+        config = read_namesrv_conf(config_map("ledgermq-namesrv", "namesrv.conf"))
 
-    assert not config.others
+    assert logs == [], "a key is unknown"
     assert (config.metrics_exporter_type, config.metrics_prom_exporter_host, config.metrics_prom_exporter_port) == (
         "PROM",
         "",

@@ -50,4 +50,4 @@ def test_the_election_of_one_that_lost_power_alone_is_a_violation() -> None:
 
     watch.learn(KnownSet(2, 2, "b", frozenset("b")))
 
-    assert watch.violations == ["b has lost power and is elected for epoch 2, and other members live"]
+    assert watch.violations == ["b has lost bytes and is elected for epoch 2, and other members live"]
