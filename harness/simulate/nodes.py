@@ -157,21 +157,24 @@ class NodesRun(ABC, Generic[Draw]):
         puts = self.history.puts
         before = sum(put.acknowledged for put in puts)
 
-        def lacking() -> str:
+        def of_workloads() -> str:
             for workload in self.workloads:
                 if missing := workload.lacking():
                     return f"{workload.name}: {missing}"
-            if sum(put.acknowledged for put in puts) == before:
-                return "no message is taken"
-            return self.disagreement()
+            return "no message is taken" if sum(put.acknowledged for put in puts) == before else ""
 
-        last = ""
-        with trio.move_on_after(self.converge_seconds) as waiting:
-            while missing := lacking():
-                if missing != last:  # it gets on, as an ordered queue does whose messages wait for failed ones
-                    last, waiting.deadline = missing, trio.current_time() + self.converge_seconds
-                await trio.sleep(0.1)
-        assert not lacking(), f"nothing has changed for {self.converge_seconds} s after healing: {lacking()}"
+        def lacking() -> str:
+            return of_workloads() or self.disagreement()
+
+        # An ordered queue gets on slowly, since messages that fail hold up the others: then it has the time twice.
+        for _ in range(2):
+            last = of_workloads()
+            with trio.move_on_after(self.converge_seconds):
+                while lacking():  # noqa: ASYNC110 - no event is set for this
+                    await trio.sleep(0.1)
+            if of_workloads() in ("", last):
+                break
+        assert not lacking(), f"{self.converge_seconds} s after healing {lacking()}"
 
     # ---------------------------------------------------------------- faults
 
