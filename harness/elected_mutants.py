@@ -190,7 +190,7 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         ClassicCommitLog,
         "refuse",
         do_nothing,
-        simulate_elected,
+        found_by("ha/classic/test_node.py"),
     ),
     (
         "elected: begin an epoch inside a record",

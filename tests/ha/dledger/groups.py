@@ -187,19 +187,23 @@ class Group:
         assert len(outcomes) == 1
         return outcomes[0]
 
-    async def put_until_done(self, count: int = 1) -> None:
+    async def put_until_done(self, count: int = 1, seconds: float = 120.0) -> None:
         """As a producer does: look for the leader and try until a put is acknowledged."""
-        while True:
-            for node in self.leaders():
-                try:
-                    if await self.put(node, count) is Outcome.COMMITTED:
-                        return
-                except (Refused, NotWritable, OSError):
-                    continue
-                except AssertionError:
-                    if node.replica is not None:
-                        raise
-            await trio.sleep(0.01)
+        with trio.fail_after(seconds):
+            while not await self._put_once(count):  # noqa: ASYNC110 - virtual time
+                await trio.sleep(0.01)
+
+    async def _put_once(self, count: int) -> bool:
+        for node in self.leaders():
+            try:
+                if await self.put(node, count) is Outcome.COMMITTED:
+                    return True
+            except (Refused, NotWritable, OSError):
+                continue
+            except AssertionError:
+                if node.replica is not None:
+                    raise
+        return False
 
     async def converged(self, seconds: float = 30.0) -> None:
         """Wait until all running nodes hold the same committed entries."""
