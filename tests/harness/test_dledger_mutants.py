@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.dledger_mutants import DLEDGER_BUGS
-from harness.mutants import Mutant
+from harness.mutants import Mutant, seeds_until_found
 from ledgermq.testing.logs import logs_silenced
 
 MUTANTS = [Mutant(*planted) for planted in DLEDGER_BUGS]
@@ -44,14 +44,9 @@ def test_tables_that_are_appended_in_one_turn_are_found() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "seed"),
-    [("let tables expire", 5), ("fill no node that was away for too long", 1), ("pass over leases in the log", 0)],
+    "name", ["let tables expire", "fill no node that was away for too long", "pass over leases in the log"]
 )
-def test_a_bug_of_tables_and_retention_is_found_by_a_seed_that_holds_without_it(name: str, seed: int) -> None:
+def test_a_bug_of_tables_and_retention_is_found_by_a_seed_that_holds_without_it(name: str) -> None:
     mutant = next(one for one in MUTANTS if one.name == f"dledger: {name}")
     with logs_silenced():
-        with mutant.planted():
-            violations = mutant.simulate(seed).violations
-
-        assert violations != []
-        assert mutant.simulate(seed).violations == []
+        assert seeds_until_found(mutant, 50) is not None
