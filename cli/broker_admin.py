@@ -81,6 +81,8 @@ async def drain(broker: str, seconds: float, namesrv: str, as_json: bool) -> Non
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         how, is_known = await _stop_sends(admin, broker)
         if not is_known:
+            undone = f"`ledgermq broker config set {broker} brokerPermission=6` takes it back, also if this is interrupted"
+            click.echo(f"{broker} has {how}; waiting {seconds:g} s until clients have seen it. {undone}", err=True)
             await trio.sleep(seconds)
     if as_json:
         print_json({"broker": broker, "drained_by": how})

@@ -28,9 +28,10 @@ def test_a_drained_master_refuses_sends_and_is_read_on(runner: Run, namesrv: str
     runner("topic", "create", "Drained", "--queues", "1", namesrv=namesrv)
     runner("send", "Drained", "before", namesrv=namesrv)
 
-    said = runner("broker", "drain", "broker-a", "--wait", "0", namesrv=namesrv).stdout
+    said = runner("broker", "drain", "broker-a", "--wait", "0", namesrv=namesrv)
 
-    assert said == "broker-a takes no sends: brokerPermission=4. Stop it with SIGTERM\n"
+    assert said.stdout == "broker-a takes no sends: brokerPermission=4. Stop it with SIGTERM\n"
+    assert "`ledgermq broker config set broker-a brokerPermission=6` takes it back" in said.stderr
     runner("send", "Drained", "after", "--timeout", "1", namesrv=namesrv, status=1)
     read = runner("consume", "Drained", "--from-beginning", "--max", "1", namesrv=namesrv).stdout
     assert "before" in read
