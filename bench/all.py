@@ -33,6 +33,7 @@ _FIGURES = (
     Figure("apache-client-back-pressure", "apache_producer.py", ("--back-pressure",), "--runs 1 --seconds 8 --warmup 15"),
     Figure("apache-consumer", "apache_consumer.py", (), "--runs 1 --messages 400000"),
     Figure("own-client", "own_client.py", (), "--runs 1 --seconds 6 --warmup 12 --messages 200000"),
+    Figure("brokers", "brokers.py", (), "--runs 1 --seconds 4 --warmup 1"),
     Figure("startup", "startup.py", (), "--runs 1 --idle 2"),
     Figure("idle", "idle.py", (), "--seconds 30 --warmup 5 --connections 200 --topics 300"),
     Figure("sync-master", "sync_master.py", (), "--runs 1 --seconds 4 --warmup 10 --lone 500"),

@@ -1,7 +1,7 @@
 """`ledgermq up`: run a name server and brokers on one machine, for development and trials.
 
-They run in one process, except the nodes of DLedger groups: each of these is a separate process, so that one can be killed
-and the others elect the next master.
+They run in one process, except brokers that elect their masters, so that one can be killed and the others elect the next
+master, and several masters without slaves, so that each has a core.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class Plan:
     """Whether the store is kept when the cluster ends."""
 
     @property
-    def elects(self) -> bool:
-        """Whether masters are elected. Then brokers are processes of their own, which may be killed."""
-        return self.mode in ("dledger", "controller")
+    def divided(self) -> bool:
+        """Whether each broker is a process of its own, which may be killed."""
+        return self.mode in ("dledger", "controller") or (self.mode == "local" and self.nodes > 1)
 
     @property
     def members(self) -> list[tuple[int, int]]:
@@ -189,7 +189,11 @@ class Cluster:
     help="ha: a master with slaves. dledger: nodes that elect their master. controller: copies whose master one elects.",
 )
 @click.option(
-    "--nodes", type=click.IntRange(1, 26), help="Brokers; 1 by default, with --mode ha and controller 2, with dledger 3."
+    "--nodes",
+    "--brokers",
+    "nodes",
+    type=click.IntRange(1, 26),
+    help="Brokers; 1 by default, with --mode ha and controller 2, with dledger 3. Several of --mode local are processes.",
 )
 @click.option(
     "--masters",
@@ -333,14 +337,14 @@ async def _open_cluster(plan: Plan, options: Sequence[str], world: World) -> Asy
     async with open_namesrv(config, world) as namesrv:
         with _ports(plan) as ports:
             configs = plan.brokers(str(namesrv.address), ports)
-            if plan.elects:
+            if plan.divided:
                 processes = [BrokerProcess(config, Path(plan.store), options) for config in configs]
                 electing = open_controller(plan.controller(ports), world) if plan.mode == "controller" else nullcontext()
                 async with electing, trio.open_nursery() as nursery:
                     async with trio.open_nursery() as starting:
                         for process in processes:
                             starting.start_soon(nursery.start, process.run)
-                    yield Cluster(plan, namesrv, await _elected(str(namesrv.address), processes, plan))
+                    yield Cluster(plan, namesrv, await _with_masters(str(namesrv.address), processes, plan))
                     nursery.cancel_scope.cancel()
             else:
                 async with AsyncExitStack() as stack:
@@ -354,8 +358,8 @@ def _shown(broker: Broker) -> Shown:
     return Shown(config.broker_name, config.broker_role.replace("_", " ").lower(), broker.address)
 
 
-async def _elected(namesrv: str, processes: Sequence[BrokerProcess], plan: Plan) -> tuple[Shown, ...]:
-    """The brokers whose masters are elected, once each group has elected a master that the name server knows."""
+async def _with_masters(namesrv: str, processes: Sequence[BrokerProcess], plan: Plan) -> tuple[Shown, ...]:
+    """The brokers that are processes, once each broker name has a master that the name server knows."""
     names = {process.config.broker_name for process in processes}
     warn_at = trio.current_time() + ELECTION_SECONDS
     async with open_admin(namesrv) as admin:
@@ -396,6 +400,7 @@ def _announce(cluster: Cluster) -> str:
     servers = [("name server", "", str(cluster.namesrv.address))]
     servers += [(broker.name, broker.role, broker.address) for broker in cluster.brokers]
     rows: list[dict[str, object]] = [{"what": name, "role": role, "address": at} for name, role, at in servers]
+    led_on = "" if plan.mode == "local" else "another one leads, and "
     killable = [broker.process_id for broker in cluster.brokers if broker.process_id is not None]
     if killable:
         for row, process_id in zip(rows, ("", *killable), strict=True):
@@ -411,7 +416,7 @@ def _announce(cluster: Cluster) -> str:
             "Try, in another terminal:",
             f'  ledgermq send hello "my first message"{elsewhere}',
             f"  ledgermq consume hello --from-beginning{elsewhere}",
-            *(("Kill a broker (kill -9 PROCESS): another one leads, and it is started again.",) if killable else ()),
+            *((f"Kill a broker (kill -9 PROCESS): {led_on}it is started again.",) if killable else ()),
             "Ctrl-C stops.",
         )
     )

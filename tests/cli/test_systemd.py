@@ -93,6 +93,6 @@ def test_the_commands_of_the_units_exist(unit: Path) -> None:
     found = CliRunner().invoke(main, [command, *configured, "-p"])
 
     assert found.exit_code == 0, found.output
-    assert f"ledgermq-{command}" == unit.stem
+    assert f"ledgermq-{command}" == unit.stem.rstrip("@")
     assert os.path.basename(program) == "ledgermq"
     assert service["Type"] == "notify"

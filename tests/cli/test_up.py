@@ -60,6 +60,27 @@ def test_several_masters_have_slaves_each(start: Start, runner: Run) -> None:
     ]  # fmt: skip
 
 
+def test_several_brokers_are_processes_of_one_cluster(start: Start, runner: Run, tmp_path: Path) -> None:
+    """`up --brokers 2`: each has a core, and what one held is there when it has been killed and started again."""
+    up = start("up", "--brokers", "2", "--port", "0", "--broker-port", "0", "--store", str(tmp_path / "store"))
+    address = up.wait_for(r"name server +(\S+:\d+)\n")[1]
+    processes = [int(up.wait_for(rf"broker-{name} +master +\S+ +(\d+)\n")[1]) for name in "ab"]
+    up.wait_for(r"Kill a broker \(kill -9 PROCESS\): it is started again")
+    runner("topic", "create", "spread", "--queues", "1", namesrv=address)
+    for number in range(4):
+        runner("send", "spread", str(number), namesrv=address)
+
+    os.kill(processes[0], signal.SIGKILL)
+    runner("send", "spread", "meanwhile", namesrv=address)
+    up.wait_for("broker_process_started")
+
+    got = runner("consume", "spread", "--from-beginning", namesrv=address).stdout
+    assert sorted(got.split()) == ["0", "1", "2", "3", "meanwhile"]
+    listed = json.loads(runner("cluster", "list", "--json", namesrv=address).stdout)
+    assert [(row["broker"], row["role"]) for row in listed] == [("broker-a", "master"), ("broker-b", "master")]
+    assert up.stop(signal.SIGINT) == 0, up.output
+
+
 def test_a_terminal_that_is_closed_stops_a_cluster_in_order(start: Start, tmp_path: Path) -> None:
     """SIGHUP leaves a store that was closed, as Ctrl-C does."""
     up = start("up", "--port", "0", "--broker-port", "0", "--store", str(tmp_path / "store"))
