@@ -23,6 +23,7 @@ from .simulate.cluster import simulate_cluster
 from .simulate.cluster_draw import ClusterDraw
 from .simulate.store import simulate_store
 from .simulate.surroundings import NO_TROUBLE
+from .store_mutants import found_by
 
 Make = Callable[[Any], Any]
 
@@ -89,15 +90,7 @@ PAIR_BUGS: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         QueueLocks,
         "follow",
         _give_locks_at_once,
-        _drawn(
-            promotes=True,
-            restores=False,
-            life_seconds=10.0,
-            lives=4,
-            ends=(End.KILL,) * 4,
-            outage_seconds=(0.0,) * 4,
-            workloads=("plain", "ordered"),
-        ),
+        found_by("broker/test_locks.py"),
     ),
     (
         "name all epochs alike",
