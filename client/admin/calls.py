@@ -174,7 +174,8 @@ def add_progress(error: ClientError, names: Sequence[str], failed: str) -> None:
     at = names.index(failed)
     done, left = ", ".join(names[:at]), ", ".join(names[at + 1 :])
     if done or left:
-        error.add_note(f"Changed on {done or 'no broker'}; {failed} may have the change; not asked: {left or 'none'}.")
+        has = "may have the change" if error.may_have_been_stored else "was not changed"
+        error.add_note(f"Changed on {done or 'no broker'}; {failed} {has}; not asked: {left or 'none'}.")
 
 
 def masters_of(route: TopicRoute) -> list[Address]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import attrs
@@ -10,7 +12,7 @@ from trio.testing import MockClock
 
 from ledgermq.client.admin import open_admin
 from ledgermq.client.admin.calls import AdminCalls
-from ledgermq.client.errors import NoAnswer
+from ledgermq.client.errors import BrokerSystemError, ClientError, NoAnswer, NoPermission, Unreachable
 from ledgermq.client.producer import open_producer
 from ledgermq.client.session import Session
 from ledgermq.message.message import Message
@@ -31,11 +33,15 @@ class Admin(AdminCalls):
         await self._ask_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "t"})
 
 
+HANGS = partial(NoAnswer, detail="it hangs")
+
+
 @attrs.define
 class Servers:
-    """Brokers of which the one at port `silent` does not answer."""
+    """Brokers of which the one at port `silent` does not do what it is asked."""
 
     silent: int
+    failure: Callable[[str], ClientError] = HANGS
 
     name_servers: tuple[Address, ...] = (Address("10.0.0.1", 0), Address("10.0.0.1", 1), Address("10.0.0.1", 2))
     asked: list[int] = attrs.field(factory=list[int])
@@ -43,7 +49,7 @@ class Servers:
     async def ask(self, address: Address, _command: RemotingCommand, _seconds: float) -> Any:
         self.asked.append(address.port)
         if address.port == self.silent:
-            raise NoAnswer(str(address), "it hangs")
+            raise self.failure(str(address))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +65,24 @@ async def test_a_change_that_fails_half_way_says_where_it_was_made(silent: int, 
     with pytest.raises(NoAnswer) as caught:
         await Admin(cast("Session", Servers(silent))).delete("a", "b", "c")
     assert caught.value.__notes__ == [told]
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (partial(NoPermission, 16, "nothing was changed"), "b was not changed"),
+        (partial(Unreachable, detail="nobody listens"), "b was not changed"),
+        (partial(BrokerSystemError, 1, "the change may be lost"), "b may have the change"),
+    ],
+    ids=("refused", "unreachable", "system error"),
+)
+async def test_a_broker_that_refused_a_change_does_not_count_as_one_that_may_have_it(
+    failure: Callable[[str], ClientError], told: str
+) -> None:
+    """Its own error may say beside the note that nothing was changed."""
+    with pytest.raises(ClientError) as caught:
+        await Admin(cast("Session", Servers(1, failure))).delete("a", "b", "c")
+    assert caught.value.__notes__ == [f"Changed on a; {told}; not asked: c."]
 
 
 async def test_a_change_of_one_broker_that_fails_needs_no_note() -> None:
