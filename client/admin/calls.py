@@ -169,12 +169,19 @@ def check_masters(brokers: Iterable[BrokerRoute]) -> None:
         raise Unreachable(", ".join(without), "no master, which has to make the change; nothing was changed")
 
 
-def add_progress(error: ClientError, names: Sequence[str], failed: str) -> None:
-    """Add a note to the failure of a change that several brokers make one after the other: which have made it by then."""
+def add_progress(error: ClientError, names: Sequence[str], failed: str, *, in_part: bool = False) -> None:
+    """Add a note to the failure of a change that several brokers make one after the other: which have made it by then.
+
+    Args:
+        error: the failure.
+        names: the brokers, in the order in which they are asked.
+        failed: the one that failed.
+        in_part: whether it had done a part of the change before.
+    """
     at = names.index(failed)
     done, left = ", ".join(names[:at]), ", ".join(names[at + 1 :])
     if done or left:
-        has = "may have the change" if error.may_have_been_stored else "was not changed"
+        has = "may have the change" if in_part or error.may_have_been_stored else "was not changed"
         error.add_note(f"Changed on {done or 'no broker'}; {failed} {has}; not asked: {left or 'none'}.")
 
 

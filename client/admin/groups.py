@@ -201,9 +201,10 @@ class GroupAdmin(AdminCalls):
             timestamp_ms: continue at the first message stored then or later; `LATEST` continues behind the newest message.
             force: move forward too; otherwise only backward.
 
-        Returns: the new offsets.
+        Returns: the new offsets; a broker that does not have the group has none.
 
         Raises:
+            NoSuchGroup: no broker of the topic has the group.
             Unreachable: a broker of the topic has no master, which would have to be notified. Nothing was changed.
         """
         check_group(group)
@@ -211,19 +212,23 @@ class GroupAdmin(AdminCalls):
         check_topic(topic)
         offsets: dict[MessageQueue, int] = {}
         masters = _every_master_of(await self._session.refresh_route(topic))
+        having = list(masters)
         for name, address in masters.items():
-            fields = {"topic": topic, "group": group, "timestamp": timestamp_ms, "isForce": force}
+            in_part = False
             try:
-                answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+                moved = await self._reset_online(group, topic, address, timestamp_ms, force=force)
+                if moved is None:
+                    in_part = True
+                    moved = await self._reset_offline(group, topic, address, timestamp_ms, force=force)
             except ClientError as error:
-                # No member is online, or the group never committed an offset: then we set the offsets ourselves.
-                if not isinstance(error, NotOnline | BrokerSystemError):
-                    add_progress(error, list(masters), name)
-                    raise
-                offsets.update(await self._reset_offline(group, topic, address, timestamp_ms, force=force))
-                continue
-            table = table_of(answer, "offsetTable")
-            offsets.update((message_queue_of(key), int(offset)) for key, offset in table.items())
+                if isinstance(error, Refused) and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    having.remove(name)
+                    continue
+                add_progress(error, having, name, in_part=in_part)
+                raise
+            offsets.update(moved)
+        if not having:
+            raise NoSuchGroup(group)
         return dict(sorted(offsets.items()))
 
     async def set_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
@@ -253,6 +258,17 @@ class GroupAdmin(AdminCalls):
             offset = await self.offset_of(source_group, queue)
             if offset is not None:
                 await self.set_offset(target_group, queue, offset)
+
+    async def _reset_online(
+        self, group: str, topic: str, address: Address, timestamp_ms: int, *, force: bool
+    ) -> dict[MessageQueue, int] | None:
+        """Let a broker reset a group and notify its members; None if none is online, or the group never committed an offset."""
+        fields = {"topic": topic, "group": group, "timestamp": timestamp_ms, "isForce": force}
+        try:
+            answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        except (NotOnline, BrokerSystemError):
+            return None
+        return {message_queue_of(key): int(offset) for key, offset in table_of(answer, "offsetTable").items()}
 
     async def _reset_offline(
         self, group: str, topic: str, address: Address, timestamp_ms: int, *, force: bool
