@@ -154,9 +154,10 @@ async def connections(group: str, namesrv: str, as_json: bool) -> None:
 async def clone(source: str, target: str, topic: str, namesrv: str) -> None:
     """Let the group TARGET go on in TOPIC where SOURCE is; members of TARGET that are online do not notice."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        await admin.clone_offsets(source, target, topic)
-        lag = sum(position.lag for position in (await admin.group_stats(target, topic)).values())
-    click.echo(f"{target} is where {source} is in {topic}: {lag} behind")
+        offsets = await admin.clone_offsets(source, target, topic)
+    if not offsets:
+        raise click.ClickException(f"{source} has no position in {topic}; nothing was changed")
+    click.echo(f"{target} is where {source} is in {topic}; queues: {len(offsets)}")
 
 
 @command.command("reset")

@@ -246,18 +246,35 @@ class GroupAdmin(AdminCalls):
         await self._learn_route(queue.topic)
         return await committed_offset(self._session, group, queue)
 
-    async def clone_offsets(self, source_group: str, target_group: str, topic: str) -> None:
+    async def clone_offsets(self, source_group: str, target_group: str, topic: str) -> dict[MessageQueue, int]:
         """Copy the offsets of `source_group` to `target_group`, for every queue in which `source_group` has committed one.
 
+        Returns: the offsets that were copied; none if the group has committed none in the topic.
+
         Raises:
-            NoSuchGroup: no broker has `source_group`, nor an offset of it.
+            NoRoute: there is no such topic.
+            NoSuchGroup: no broker has `source_group`, nor an offset of it in the topic.
+            Unreachable: a broker of the topic has no master, which has to take the offsets. Nothing was changed.
         """
         check_group(source_group, "source_group")
         check_group(target_group, "target_group")
-        for queue in await self.group_stats(source_group, topic):
-            offset = await self.offset_of(source_group, queue)
-            if offset is not None:
-                await self.set_offset(target_group, queue, offset)
+        check_topic(topic)
+        route = await self._session.refresh_route(topic)
+        check_masters(route.brokers)
+        found = [(each, await committed_offset(self._session, source_group, each)) for each in route.subscribe_queues()]
+        offsets = {queue: offset for queue, offset in found if offset is not None}
+        if not offsets and source_group not in await self.groups():
+            raise NoSuchGroup(source_group)
+        part_of: str | None = None
+        for queue, offset in offsets.items():
+            try:
+                await commit_offset(self._session, target_group, queue, offset)
+            except ClientError as error:
+                names = sorted({each.broker_name for each in offsets})
+                add_progress(error, names, queue.broker_name, in_part=queue.broker_name == part_of)
+                raise
+            part_of = queue.broker_name
+        return offsets
 
     async def _reset_online(
         self, group: str, topic: str, address: Address, timestamp_ms: int, *, force: bool

@@ -58,7 +58,13 @@ def test_members_are_shown_and_positions_cloned(runner: Run, namesrv: str) -> No
 
     said = runner("group", "clone", "first", "second", "Cloned", namesrv=namesrv).stdout
 
-    assert said == "second is where first is in Cloned: 1 behind\n"
+    assert said == "second is where first is in Cloned; queues: 1\n"
+    assert (
+        "no route for topic 'Clone'" in runner("group", "clone", "first", "second", "Clone", namesrv=namesrv, status=1).stderr
+    )
+    runner("topic", "create", "Unread", namesrv=namesrv)
+    unread = runner("group", "clone", "first", "second", "Unread", namesrv=namesrv, status=1).stderr
+    assert "first has no position in Unread; nothing was changed" in unread
     assert (
         "No member of the group is connected now." in runner("group", "connections", "first", namesrv=namesrv, status=1).stderr
     )

@@ -49,9 +49,10 @@ def test_what_has_no_master_is_read_from_its_slave_and_named(headless: StartedEm
         assert LEFT_OUT in run(*command).stderr
         assert json.loads(run(*command, "--json").stdout)["without_master"] == ["broker-a"]
 
-    refused = run("group", "reset", "g", "t", "--to", "earliest", status=1)
-    assert "broker-a" in refused.stderr
-    assert "nothing was changed" in refused.stderr
+    for change in (("group", "reset", "g", "t", "--to", "earliest"), ("group", "clone", "g", "h", "t")):
+        refused = run(*change, status=1)
+        assert "broker-a" in refused.stderr
+        assert "nothing was changed" in refused.stderr
 
 
 CHANGES = (
