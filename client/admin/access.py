@@ -10,6 +10,7 @@ import attrs
 from ...message.json import dumps, loads
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
+from ...world.network import Address
 from ..arguments import check_text
 from ..errors import Refused
 from .calls import AdminCalls
@@ -26,13 +27,14 @@ class AccessAdmin(AdminCalls):
     async def create_user(
         self, name: str, password: str, *, is_super: bool = False, cluster: str | None = None, broker: str | None = None
     ) -> list[str]:
-        """Create a user; returns the names of the brokers.
+        """Create a user where it does not exist yet; returns the names of these brokers.
 
         Raises:
-            NoPermission: a broker has the user, or the caller may not create it. A note says which brokers have it now.
+            NoPermission: every broker has the user, or the caller may not create it. A note says which brokers have it now.
         """
         user = {"password": password, "userType": "Super" if is_super else "Normal"}
-        return await self._change_user(RequestCode.AUTH_CREATE_USER, name, user, cluster, broker)
+        having, lacking = await self._having_user(name, cluster, broker)
+        return await self._change_user(RequestCode.AUTH_CREATE_USER, name, user, lacking or having)
 
     async def update_user(
         self,
@@ -44,31 +46,41 @@ class AccessAdmin(AdminCalls):
         cluster: str | None = None,
         broker: str | None = None,
     ) -> list[str]:
-        """Change what is given of a user, and leave the rest as it is; returns the names of the brokers."""
+        """Change what is given of a user, and leave the rest as it is; returns the names of the brokers that have the user."""
         user = {
             "password": password,
             "userType": None if is_super is None else "Super" if is_super else "Normal",
             "userStatus": None if is_enabled is None else "enable" if is_enabled else "disable",
         }
-        return await self._change_user(RequestCode.AUTH_UPDATE_USER, name, user, cluster, broker)
+        having, lacking = await self._having_user(name, cluster, broker)
+        return await self._change_user(RequestCode.AUTH_UPDATE_USER, name, user, having or lacking)
 
     async def delete_user(self, name: str, *, cluster: str | None = None, broker: str | None = None) -> list[str]:
-        """Delete a user and all its rights; returns the names of the brokers."""
-        return await self._change_user(RequestCode.AUTH_DELETE_USER, name, None, cluster, broker)
+        """Delete a user and all its rights; returns the names of the brokers.
+
+        Raises:
+            ClientError: one or more failed, or have the user in their configuration; the others were asked all the same.
+        """
+        check_text("name", name)
+        masters = await self._named_masters(cluster, broker, every=True)
+        await self._ask_each(masters, RequestCode.AUTH_DELETE_USER, {"username": name})
+        return [each for each, _ in masters]
+
+    async def _having_user(
+        self, name: str, cluster: str | None, broker: str | None
+    ) -> tuple[list[tuple[str, Address]], list[tuple[str, Address]]]:
+        """The brokers that have a user, and those that do not: one that refuses a change would keep others from it."""
+        check_text("name", name)
+        masters = await self._named_masters(cluster, broker, every=True)
+        having = {user.broker for user in await self.users(name, cluster=cluster, broker=broker) if user.name == name}
+        return [each for each in masters if each[0] in having], [each for each in masters if each[0] not in having]
 
     async def _change_user(
-        self, code: RequestCode, name: str, user: Mapping[str, Any] | None, cluster: str | None, broker: str | None
+        self, code: RequestCode, name: str, user: Mapping[str, Any], masters: Iterable[tuple[str, Address]]
     ) -> list[str]:
-        check_text("name", name)
-        body = b"" if user is None else dumps(user)
-        return await self._change_everywhere(code, {"username": name}, body, cluster, broker)
-
-    async def _change_everywhere(
-        self, code: RequestCode, fields: Mapping[str, Any], body: bytes, cluster: str | None, broker: str | None
-    ) -> list[str]:
-        masters = await self._named_masters(cluster, broker, every=True)
-        await self._change(code, [(name, address, fields, body) for name, address in masters])
-        return [name for name, _ in masters]
+        requests = [(each, address, {"username": name}, dumps(user)) for each, address in masters]
+        await self._change(code, requests)
+        return [each for each, *_ in requests]
 
     async def users(self, containing: str = "", *, cluster: str | None = None, broker: str | None = None) -> list[User]:
         """The users whose names contain a text, by broker and name."""
@@ -109,14 +121,25 @@ class AccessAdmin(AdminCalls):
             "sourceIps": list(sources),
         }
         body = dumps({"policies": [{"policyType": "Custom", "entries": [entry]}]})
-        return await self._change_everywhere(RequestCode.AUTH_UPDATE_ACL, _subject(user), body, cluster, broker)
+        masters = await self._named_masters(cluster, broker, every=True)
+        await self._change(RequestCode.AUTH_UPDATE_ACL, [(name, address, _subject(user), body) for name, address in masters])
+        return [name for name, _ in masters]
 
     async def delete_rights(
         self, user: str, resource: str | None = None, *, cluster: str | None = None, broker: str | None = None
     ) -> list[str]:
-        """Take away a user's rights for a resource, or all of them; returns the names of the brokers."""
+        """Take away a user's rights for a resource, or all of them; returns the names of the brokers where the user has rights.
+
+        Raises:
+            NoPermission: the user has no rights on any broker, or the caller may not take them away.
+            ClientError: one or more failed; the others were asked all the same, and a note says which.
+        """
         fields = {**_subject(user), "resource": resource, "policyType": "Custom" if resource is not None else None}
-        return await self._change_everywhere(RequestCode.AUTH_DELETE_ACL, fields, b"", cluster, broker)
+        masters = await self._named_masters(cluster, broker, every=True)
+        having = {right.broker for right in await self.rights(user, cluster=cluster, broker=broker)}
+        asked = [each for each in masters if each[0] in having] or masters
+        await self._ask_each(asked, RequestCode.AUTH_DELETE_ACL, fields)
+        return [name for name, _ in asked]
 
     async def rights(
         self, user: str | None = None, *, resource: str = "", cluster: str | None = None, broker: str | None = None

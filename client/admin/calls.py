@@ -60,22 +60,30 @@ class AdminCalls:
         return await self._session.ask(address, request(code, fields, body), seconds)
 
     async def _ask_name_servers(self, code: RequestCode, fields: Mapping[str, Any]) -> list[tuple[Address, RemotingCommand]]:
-        """Ask every name server, one after the other; returns their answers.
+        """Ask every name server; see `_ask_each`."""
+        return await self._ask_each([(str(address), address) for address in self._session.name_servers], code, fields)
+
+    async def _ask_each(
+        self, servers: Sequence[tuple[str, Address]], code: RequestCode, fields: Mapping[str, Any]
+    ) -> list[tuple[Address, RemotingCommand]]:
+        """Ask one server after the other, each given by its name and its address; returns their answers.
 
         Raises:
             ClientError: one or more failed; the others were asked all the same, and a note says which.
         """
         answers: list[tuple[Address, RemotingCommand]] = []
-        failed: dict[Address, ClientError] = {}
-        for address in self._session.name_servers:
+        done: list[str] = []
+        failed: dict[str, ClientError] = {}
+        for name, address in servers:
             try:
                 answers.append((address, await self._ask(address, code, fields)))
+                done.append(name)
             except ClientError as error:
-                failed[address] = error
+                failed[name] = error
         if failed:
             first = next(iter(failed.values()))
-            done = ", ".join(str(address) for address, _ in answers) or "no name server"
-            first.add_note(f"Done by {done}; not by {', '.join(map(str, failed))}.")
+            if len(servers) > 1:
+                first.add_note(f"Done by {', '.join(done) or 'none'}; not by {', '.join(failed)}.")
             raise first
         return answers
 
