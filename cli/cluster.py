@@ -8,7 +8,7 @@ import click
 import trio
 
 from ..client.admin import Admin, open_admin
-from ..client.errors import ClientError
+from ..client.errors import BrokerSystemError, ClientError, NotSupported
 from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster, watch_option, watchable
 from .dledger import degradations_of_groups, outages_of_groups
 from .output import fail_if_missing, number_or_text, print_rows, snake, snaked
@@ -154,7 +154,7 @@ async def _ask_broker(admin: Admin, row: dict[str, Any]) -> dict[str, Any] | Non
     row["runtime"] = {snake(name): number_or_text(text) for name, text in runtime.items() if "/" not in name}
     try:
         ha = await admin.ha_status(row["address"])
-    except ClientError:  # older brokers do not know the request
+    except (NotSupported, BrokerSystemError):  # an older broker, or one of Apache's that has no such state
         return None
     row["ha"] = snaked(ha)
     row["replication"] = _replication(ha)

@@ -18,7 +18,7 @@ from ledgermq.cli.cluster import degradations_of, state_of
 from ledgermq.cli.main import main
 from ledgermq.client.admin import Admin
 from ledgermq.client.admin.values import Cluster
-from ledgermq.client.errors import NoAnswer
+from ledgermq.client.errors import BrokerSystemError, ClientError, NoAnswer, NotSupported
 from ledgermq.client.route import BrokerRoute
 from ledgermq.native import path_text
 from ledgermq.world.address import Address
@@ -124,6 +124,37 @@ async def test_many_brokers_that_hang_take_no_longer_than_one(autojump_clock: tr
     assert [row["address"] for row in rows] == [f"10.0.0.1:{at}" for at in range(20)]
     assert all("did not answer" in row["error"] for row in rows)
     assert nodes == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (NoAnswer("10.0.0.1:0", "within 5000 ms"), "10.0.0.1:0 did not answer: within 5000 ms"),
+        (NotSupported(3, "no such request", "10.0.0.1:0"), None),
+        (BrokerSystemError(1, "Can not get HARuntimeInfo", "10.0.0.1:0"), None),
+    ],
+    ids=("hangs", "older", "Apache's in a DLedger group"),
+)
+async def test_a_broker_that_hangs_half_way_is_no_broker_without_a_replication_state(
+    failure: ClientError, error: str | None
+) -> None:
+    """A node of a DLedger group that hangs would otherwise be missing, and the check of its cluster say that all is well."""
+
+    class Halting(Silent):
+        async def cluster(self) -> Cluster:
+            return Cluster((await super().cluster()).brokers[:1])
+
+        async def broker_runtime(self, broker: str) -> dict[str, str]:
+            await trio.lowlevel.checkpoint()
+            return {"brokerVersionDesc": "V4_9_8"}
+
+        async def ha_status(self, broker: str) -> dict[str, Any]:
+            await trio.lowlevel.checkpoint()
+            raise failure
+
+    (row,), nodes = await state_of(cast("Admin", Halting()))
+
+    assert (row["version"], row["error"], nodes) == ("V4_9_8", error, [])
 
 
 @pytest.mark.parametrize("command", ["cluster", "dledger"])
