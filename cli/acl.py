@@ -11,7 +11,7 @@ from ..client.admin.values import Right
 from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_rows
 from .reasons import SuggestingGroup
-from .user import place_options
+from .user import place_options, warn_of_left_out
 
 
 @click.group("acl", cls=SuggestingGroup)
@@ -79,6 +79,7 @@ async def show(user: str, cluster: str | None, broker: str | None, namesrv: str,
     """Show what USER may do."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         rights = await admin.rights(user, cluster=cluster, broker=broker)
+        await warn_of_left_out(admin, cluster, broker)
     _print(rights, as_json, f"{user} has no rights")
 
 
@@ -92,6 +93,7 @@ async def list_rights(resource: str, cluster: str | None, broker: str | None, na
     """List the rights of all users."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         rights = await admin.rights(resource=resource, cluster=cluster, broker=broker)
+        await warn_of_left_out(admin, cluster, broker)
     _print(rights, as_json, "no rights")
 
 

@@ -49,6 +49,7 @@ async def list_groups(everything: bool, namesrv: str, as_json: bool) -> None:
     """List all consumer groups."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         groups = await admin.groups()
+        warn_without_master((await admin.cluster()).without_master())
     rows = [_settings_row(name, settings) for name, settings in groups.items() if everything or name not in SYSTEM_GROUPS]
     print_rows(
         rows,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from ..client.admin import open_admin
+from ..client.admin import Admin, open_admin
 from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
-from .output import print_rows
+from .output import print_rows, warn_without_master
 from .reasons import SuggestingGroup
 
 COLUMNS = ("broker", "user", "super", "enabled")
@@ -26,6 +26,12 @@ def place_options(function: Callable[..., None]) -> Callable[..., None]:
     cluster = click.option("--cluster", help="On the brokers of this cluster only.")
     broker = click.option("--broker", help="On this broker only: its name, or HOST:PORT.")
     return cluster(broker(function))
+
+
+async def warn_of_left_out(admin: Admin, cluster: str | None, broker: str | None) -> None:
+    """Name the brokers that a listing of all brokers, or of a cluster, leaves out because they have no master."""
+    if broker is None:
+        warn_without_master((await admin.cluster()).without_master(cluster))
 
 
 password_option = click.option(
@@ -118,6 +124,7 @@ async def list_users(containing: str, cluster: str | None, broker: str | None, n
     """List the users, or those whose names contain a text."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         users = await admin.users(containing, cluster=cluster, broker=broker)
+        await warn_of_left_out(admin, cluster, broker)
     rows = [{"broker": user.broker, "user": user.name, "super": user.is_super, "enabled": user.is_enabled} for user in users]
     print_rows(rows, COLUMNS, as_json=as_json, nothing="no users")
 
@@ -132,6 +139,7 @@ async def show(name: str, cluster: str | None, broker: str | None, namesrv: str,
     """Show a user on each broker."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         users = [user for user in await admin.users(name, cluster=cluster, broker=broker) if user.name == name]
+        await warn_of_left_out(admin, cluster, broker)
     if not users:
         raise click.ClickException(f"there is no user {name}")
     rows = [{"broker": user.broker, "user": user.name, "super": user.is_super, "enabled": user.is_enabled} for user in users]

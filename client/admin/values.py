@@ -86,6 +86,7 @@ class Cluster:
 
     brokers: tuple[BrokerRoute, ...]
 
-    def without_master(self) -> list[str]:
-        """The names of brokers that have no master now."""
-        return sorted(broker.name for broker in self.brokers if MASTER_ID not in broker.addresses)
+    def without_master(self, cluster: str | None = None) -> list[str]:
+        """The names of brokers, of one cluster or of all, that have no master now."""
+        brokers = [broker for broker in self.brokers if cluster in (None, broker.cluster)]
+        return sorted(broker.name for broker in brokers if MASTER_ID not in broker.addresses)

@@ -49,6 +49,12 @@ def test_what_has_no_master_is_read_from_its_slave_and_named(headless: StartedEm
         assert LEFT_OUT in run(*command).stderr
         assert json.loads(run(*command, "--json").stdout)["without_master"] == ["broker-a"]
 
+    for listing in (("group", "list"), ("user", "list"), ("acl", "list"), ("acl", "show", "alice")):
+        assert LEFT_OUT in run(*listing).stderr
+        assert LEFT_OUT in run(*listing, "--json").stderr
+    assert LEFT_OUT in run("user", "show", "alice", status=1).stderr
+    assert LEFT_OUT not in run("user", "list", "--broker", "broker-b").stderr
+
     for change in (("group", "reset", "g", "t", "--to", "earliest"), ("group", "clone", "g", "h", "t")):
         refused = run(*change, status=1)
         assert "broker-a" in refused.stderr
