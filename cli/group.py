@@ -269,7 +269,8 @@ async def delete(group: str, keep_offsets: bool, yes: bool, namesrv: str, as_jso
         there = group in await admin.groups()
         await admin.delete_group(group, remove_offsets=not keep_offsets)  # always, because offsets may exist without the group
     if not there:
-        raise click.ClickException(f"there is no group {group!r}")
+        left = "" if keep_offsets else "; if any positions were left of it, they are deleted now"
+        raise click.ClickException(f"there is no group {group!r}{left}")
     if as_json:
         print_json({"group": group, "deleted": True})
     else:

@@ -167,7 +167,7 @@ async def delete(topic: str, cluster: str | None, yes: bool, namesrv: str, as_js
         there = topic in await admin.topics(cluster=cluster)
         await admin.delete_topic(topic, cluster=cluster)  # even if it is not listed, because a broker may still have it
     if not there:
-        raise click.ClickException(f"there is no topic {topic!r}")
+        raise click.ClickException(f"there is no topic {topic!r}; if anything was left of it, that is deleted now")
     if as_json:
         print_json({"topic": topic, "deleted": True})
     else:

@@ -120,11 +120,15 @@ def test_without_a_name_server_the_error_says_what_to_do(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("topic", "delete", "Absent", "--yes"), "there is no topic 'Absent'"),
+        (("topic", "delete", "Absent", "--yes"), "there is no topic 'Absent'; if anything was left of it, that is deleted now"),
         (("topic", "list", "--cluster", "Absent"), "there is no cluster 'Absent': known are DefaultCluster"),
         (("group", "show", "absent"), "there is no group 'absent'"),
         (("group", "show", "absent", "--topic", "TBW102"), "there is no group 'absent'"),
-        (("group", "delete", "absent", "--yes"), "there is no group 'absent'"),
+        (
+            ("group", "delete", "absent", "--yes"),
+            "there is no group 'absent'; if any positions were left of it, they are deleted now",
+        ),
+        (("group", "delete", "absent", "--yes", "--keep-offsets"), "there is no group 'absent'\n"),
     ],
 )
 def test_what_does_not_exist_is_an_error(ledgermq: Run, arguments: tuple[str, ...], words: str) -> None:
