@@ -9,6 +9,7 @@ import trio
 
 from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError
+from ..message.units import MASTER_ID
 from .clients import chosen_tls, json_option, namesrv_option, pairs, talks_to_cluster
 from .output import print_json
 from .reasons import SuggestingGroup
@@ -79,7 +80,7 @@ async def drain(broker: str, seconds: float, namesrv: str, as_json: bool) -> Non
     again, it takes sends as before; `ledgermq broker config set BROKER brokerPermission=6` lets it do so without that.
     """
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        how, is_known = await _stop_sends(admin, broker)
+        how, is_known = await stop_sends(admin, broker)
         if not is_known:
             undone = f"`ledgermq broker config set {broker} brokerPermission=6` takes it back, also if this is interrupted"
             click.echo(f"{broker} has {how}; waiting {seconds:g} s until clients have seen it. {undone}", err=True)
@@ -90,21 +91,32 @@ async def drain(broker: str, seconds: float, namesrv: str, as_json: bool) -> Non
         click.echo(f"{broker} takes no sends: {how}. Stop it with SIGTERM")
 
 
-async def _stop_sends(admin: Admin, broker: str) -> tuple[str, bool]:
-    """Stop sends to a broker; returns how, and whether the refusal of a send tells clients where to go."""
-    group: dict[str, Any] | None = (await admin.ha_status(broker)).get("dledger")
+async def stop_sends(admin: Admin, broker: str) -> tuple[str, bool]:
+    """Stop sends to a broker; returns how, and whether the refusal of a send tells clients where to go.
+
+    Raises:
+        ClickException: it still leads its group.
+    """
+    # Once another node leads, the name means that one.
+    named = {each.name: each.addresses for each in (await admin.cluster()).brokers} if ":" not in broker else {}
+    address = str(named.get(broker, {}).get(MASTER_ID, broker))
+    group: dict[str, Any] | None = (await admin.ha_status(address)).get("dledger")
     if group is None:
-        await admin.update_broker_config(broker, {"brokerPermission": READ_ONLY})
+        await admin.update_broker_config(address, {"brokerPermission": READ_ONLY})
         return "brokerPermission=4", False
-    if group.get("role") != "leader":
-        return f"{group.get('selfId')} does not lead its group", True
+    leads = group.get("role") == "leader"
     learners = group.get("learners") or ()
     voters = [peer for peer in group.get("peers") or () if peer.get("connected") and peer["id"] not in learners]
     for peer in sorted(voters, key=lambda peer: peer.get("lagEntries") or 0):
+        if not leads:
+            break
         try:
-            await admin.change_dledger_group(broker, "transfer", peer["id"])
+            await admin.change_dledger_group(address, "transfer", peer["id"])
         except ClientError as error:
             click.echo(f"{peer['id']} did not take over: {error}", err=True)
+            leads = (await admin.ha_status(address))["dledger"]["role"] == "leader"  # it may have taken over all the same
         else:
             return f"{peer['id']} leads now", True
-    raise click.ClickException(f"no other voter of its group could take over from {broker}; nothing was changed")
+    if not leads:
+        return f"{group.get('selfId')} does not lead its group", True
+    raise click.ClickException(f"no other voter of its group has taken over from {broker}, which still leads")

@@ -4,6 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import pytest
+import trio
+from click import ClickException
+
+from ledgermq.cli.broker_admin import stop_sends
+from ledgermq.client.admin import Admin
+from ledgermq.client.admin.values import Cluster
+from ledgermq.client.errors import NoAnswer
+from ledgermq.client.route import BrokerRoute
+from ledgermq.world.address import Address
 
 from .conftest import Run, Start
 
@@ -54,3 +67,45 @@ def test_a_drained_leader_hands_over(start: Start, runner: Run, tmp_path: Path) 
     assert [node["self_id"] for node in nodes if node["role"] == "leader"] != [leader["self_id"]]
     again = runner("broker", "drain", leader["address"], namesrv=address).stdout
     assert f"{leader['self_id']} does not lead its group" in again
+
+
+@attrs.define
+class Group:
+    """A DLedger group that n0 leads at first, and whose transfers fail; those to `late` happen all the same."""
+
+    late: str = ""
+    leader: str = "n0"
+    asked: list[tuple[str, str]] = attrs.field(factory=list[tuple[str, str]])
+
+    async def cluster(self) -> Cluster:
+        """The name server names the leader."""
+        await trio.lowlevel.checkpoint()
+        return Cluster((BrokerRoute("broker-a", "C", {0: Address("10.0.0.1", int(self.leader[1:]))}),))
+
+    async def ha_status(self, broker: str) -> dict[str, Any]:
+        address = str((await self.cluster()).brokers[0].addresses[0]) if broker == "broker-a" else broker
+        own = f"n{address[-1]}"
+        peers = [{"id": peer, "connected": True} for peer in ("n0", "n1", "n2") if peer != own]
+        return {"dledger": {"selfId": own, "role": "leader" if own == self.leader else "follower", "peers": peers}}
+
+    async def change_dledger_group(self, broker: str, action: str, peer: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((broker, peer))
+        if peer == self.late:
+            self.leader = peer
+        raise NoAnswer(broker, f"{action} within 65 s")
+
+
+async def test_a_leader_that_hands_over_too_late_for_an_answer_is_drained() -> None:
+    """By its name the next transfer would go to the new leader, and take leadership from it again."""
+    group = Group(late="n1")
+
+    assert await stop_sends(cast("Admin", group), "broker-a") == ("n0 does not lead its group", True)
+    assert group.asked == [("10.0.0.1:0", "n1")]
+
+
+async def test_a_leader_from_which_no_voter_takes_over_is_not_drained() -> None:
+    group = Group()
+    with pytest.raises(ClickException, match=r"no other voter of its group has taken over from broker-a, which still leads$"):
+        await stop_sends(cast("Admin", group), "broker-a")
+    assert group.asked == [("10.0.0.1:0", "n1"), ("10.0.0.1:0", "n2")]
