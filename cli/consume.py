@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from math import inf
 from typing import Any
@@ -12,21 +12,17 @@ import attrs
 import click
 
 from ..client.admin import open_admin
-from ..client.consumer import open_consumer
+from ..client.admin.calls import ADMIN_GROUP
+from ..client.consumer import Consumer, open_consumer
 from ..client.pull import open_pull_consumer
 from ..client.received import ReceivedMessage
 from ..client.subscription import ConsumeFrom
 from ..message.message import MessageQueue
 from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import body_fields, print_json, when
+from .reading import LOOK_SECONDS, BoundedReader, StallWatch
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
 MESSAGES_PER_GET = 256
-SILENCE_SECONDS = 2.0
-STALL_SECONDS = 15.0
-"""Without a tag filter, a poll that gets nothing for this time before the end of the queues is an error."""
-LOOK_SECONDS = 0.1
-"""The interval in seconds at which a member checks whether it has read everything."""
 
 
 @click.command("consume")
@@ -109,22 +105,36 @@ async def _take(namesrv: str, group: str, topic: str, tag: str, from_beginning: 
         consumer = await stack.enter_async_context(
             open_consumer(namesrv, group, {topic: tag}, ack="explicit", consume_from=first, tls=tls)
         )
+        watch = StallWatch()
         while not sink.full:
-            sink.show(await consumer.get_many(MESSAGES_PER_GET, LOOK_SECONDS))
-            if not follow:
-                for queue in consumer.queues:
-                    if queue not in ends:  # a queue of the retry topic, or a new one of the topic
-                        ends[queue] = (await admin.queue_range(queue))[1]
-                if all(source.assigned.committable >= ends.get(queue, inf) for queue, source in consumer.sources.items()):
-                    break
+            messages = await consumer.get_many(MESSAGES_PER_GET, None if follow else LOOK_SECONDS)
+            sink.show(messages)
+            if follow:
+                continue
+            for queue in consumer.queues:
+                if queue not in ends:  # a queue of the retry topic, or a new one of the topic
+                    ends[queue] = (await admin.queue_range(queue))[1]
+            unread = _unread(consumer, ends)
+            if not unread:
+                break
+            if not messages:
+                watch.poll_got_nothing(unread)
     if not sink.shown and not follow:
         click.echo(f"Nothing new for {group}; --follow waits, `ledgermq group reset` goes back.", err=True)
+
+
+def _unread(consumer: Consumer, ends: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    """The queues of a member that are not read to their ends, and up to which offset each is; the others are paused."""
+    offsets = {queue: source.assigned.committable for queue, source in consumer.sources.items()}
+    unread = {queue: offset for queue, offset in offsets.items() if offset < ends.get(queue, inf)}
+    consumer.pause(offsets.keys() - unread.keys())
+    return unread
 
 
 async def _look(namesrv: str, topic: str, tag: str, start_ms: int | None, follow: bool, sink: Sink) -> None:
     async with (
         open_admin(namesrv, tls=chosen_tls()) as admin,
-        open_pull_consumer(namesrv, TOOLS_GROUP, tls=chosen_tls()) as consumer,
+        open_pull_consumer(namesrv, ADMIN_GROUP, tls=chosen_tls()) as consumer,
     ):
         ends: dict[MessageQueue, int] = {}
         starts: dict[MessageQueue, int] = {}
@@ -139,17 +149,9 @@ async def _look(namesrv: str, topic: str, tag: str, start_ms: int | None, follow
             await consumer.seek(queue, starts[queue])
         if follow and not unread:
             click.echo(f"Waiting for messages of {topic}; Ctrl-C ends.", err=True)
-        while not sink.full and (follow or unread):
-            # With a tag filter, no message at the end of a queue may match, so silence means that all was read.
-            silence = STALL_SECONDS if tag == "*" else SILENCE_SECONDS
-            messages = await consumer.poll(MESSAGES_PER_GET, None if follow else silence)
-            if not messages and tag == "*":
-                rest = ", ".join(sorted(map(str, unread)))
-                raise click.ClickException(f"nothing has come for {silence:.0f} s, and not all was read from {rest}")
-            if not messages:
-                return
-            unread -= {message.queue for message in messages if message.queue_offset >= ends[message.queue] - 1}
-            sink.show([message for message in messages if follow or message.queue_offset < ends[message.queue]])
+        take = consumer.poll if follow else BoundedReader(consumer, {queue: ends[queue] for queue in unread}).take
+        while not sink.full and (messages := await take()):
+            sink.show(messages)
 
 
 def _print(message: ReceivedMessage, verbose: bool, as_json: bool) -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import attrs
 import click
-import trio
 
 from ..client.admin import LATEST, open_admin
+from ..client.admin.calls import ADMIN_GROUP
 from ..client.pull import open_pull_consumer
 from ..message.message import MessageQueue, StoredMessage
 from ..message.units import QueueId
 from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_message, print_rows, stored_fields, text_or_hex, when
+from .reading import BoundedReader
 from .reasons import SuggestingGroup
 
-FIND_GROUP = "TOOLS_CONSUMER"
-LOOK_SECONDS = 0.2
-SILENCE_SECONDS = 30.0
-"""A search that gets no message for this time ends with an error, because an unread message may match."""
 COLUMNS = ("message_id", "queue_id", "queue_offset", "stored", "tag", "keys", "body")
 
 
@@ -92,7 +89,7 @@ async def find(
     found: list[StoredMessage] = []
     async with (
         open_admin(namesrv, tls=chosen_tls()) as admin,
-        open_pull_consumer(namesrv, FIND_GROUP, tls=chosen_tls()) as consumer,
+        open_pull_consumer(namesrv, ADMIN_GROUP, tls=chosen_tls()) as consumer,
     ):
         ends: dict[MessageQueue, int] = {}
         starts: dict[MessageQueue, int] = {}
@@ -100,25 +97,13 @@ async def find(
             first, last = await admin.queue_range(queue)
             starts[queue] = first if since == 0 else last if since == LATEST else await admin.offset_at(queue, since)
             ends[queue] = last if until == LATEST else await admin.offset_at(queue, until)
-        open_queues = {queue for queue in ends if starts[queue] < ends[queue]}
-        await consumer.assign(open_queues, tag or "*")
-        for queue in open_queues:
+        unread = {queue: end for queue, end in ends.items() if starts[queue] < end}
+        await consumer.assign(unread, tag or "*")
+        for queue in unread:
             await consumer.seek(queue, starts[queue])
-        heard_at = trio.current_time()
-        while open_queues and len(found) < count_max:
-            messages = await consumer.poll(256, timeout_seconds=LOOK_SECONDS)
-            found += [
-                attrs.evolve(message.stored(), body=message.body)
-                for message in messages
-                if message.queue_offset < ends[message.queue] and wanted in message.body
-            ]
-            # A tag may match nothing up to the end of a queue, so messages alone do not show that it was read.
-            read = {queue for queue in open_queues if consumer.is_read_to(queue, ends[queue])}
-            open_queues -= read
-            if messages or read:
-                heard_at = trio.current_time()
-            elif trio.current_time() - heard_at > SILENCE_SECONDS:
-                raise click.ClickException(f"no broker gives the messages of {', '.join(map(str, sorted(open_queues)))} now")
+        reader = BoundedReader(consumer, unread)
+        while len(found) < count_max and (messages := await reader.take()):
+            found += [attrs.evolve(message.stored(), body=message.body) for message in messages if wanted in message.body]
     found.sort(key=lambda message: message.store_timestamp)
     _print_found(found[:count_max], as_json=as_json, nothing=f"no such message in {topic}")
 

@@ -9,7 +9,7 @@ import click
 from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError, NoRoute, NoRouteReason
 from ..client.producer import Producer, open_producer
-from ..client.pull import PullConsumer, open_pull_consumer
+from ..client.pull import MESSAGES_PER_POLL, PullConsumer, open_pull_consumer
 from ..client.received import ReceivedMessage
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
 from ..message.properties import (
@@ -26,11 +26,8 @@ from ..message.properties import (
 from ..world.tls import ClientTls
 from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_json
+from .reading import BoundedReader, Stalled
 
-MESSAGES_PER_BATCH = 256
-"""After this many messages the position in the dead letters is committed; an interrupted command repeats at most these."""
-STALL_SECONDS = 15.0
-"""A poll that gets nothing for this time before the end of the dead letters is an error."""
 REDRIVE_PREFIX = "REDRIVE_"
 """With the name of a group behind it, the group whose position says how far its dead letters were handed out."""
 _LEFT_OUT = frozenset((DELAY, DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, KEYS, MAX_RECONSUME_TIMES, RECONSUME_TIME, TAGS, WAIT))
@@ -66,7 +63,7 @@ async def redrive(namesrv: str, group: str, count_max: int | None, tls: bool | C
     """
     async with (
         open_admin(namesrv, tls=tls) as admin,
-        open_pull_consumer(namesrv, REDRIVE_PREFIX + group, pull_messages_max=MESSAGES_PER_BATCH, tls=tls) as letters,
+        open_pull_consumer(namesrv, REDRIVE_PREFIX + group, pull_messages_max=MESSAGES_PER_POLL, tls=tls) as letters,
         open_producer(namesrv, tls=tls) as producer,
     ):
         queues = await _letters_of(admin, group, letters)
@@ -89,17 +86,16 @@ async def _letters_of(admin: Admin, group: str, letters: PullConsumer) -> list[M
 async def _redrive(
     group: str, letters: PullConsumer, ends: Mapping[MessageQueue, int], producer: Producer, count_max: int | None
 ) -> int:
-    count = 0
-    while (count_max is None or count < count_max) and not all(letters.is_read_to(queue, end) for queue, end in ends.items()):
-        left = MESSAGES_PER_BATCH if count_max is None else min(MESSAGES_PER_BATCH, count_max - count)
-        batch = await letters.poll(left, STALL_SECONDS)
-        if not batch:
-            raise click.ClickException(
-                f"no dead letter has come for {STALL_SECONDS:.0f} s, and not all were read; {count} were handed out"
-            )
-        await _hand_out(group, producer, batch, count)
-        await letters.commit()
-        count += len(batch)
+    count, reader = 0, BoundedReader(letters, ends)
+    try:
+        while (left := None if count_max is None else count_max - count) != 0 and (batch := (await reader.take())[:left]):
+            await _hand_out(group, producer, batch, count)
+            count += len(batch)
+            # Not the positions of the consumer, which may be behind letters that were not handed out.
+            for queue, offset in {letter.queue: letter.queue_offset + 1 for letter in batch}.items():
+                await letters.commit(queue, offset)
+    except Stalled as error:
+        raise click.ClickException(f"{error.message}; {count} dead letters were handed out") from error
     return count
 
 

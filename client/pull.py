@@ -146,10 +146,10 @@ class PullConsumer(Seeks):
         self._source(queue)
         return self._positions[queue]
 
-    def is_read_to(self, queue: MessageQueue, offset: int) -> bool:
-        """Whether every message below `offset` of an assigned queue that matches the expression has been handed out."""
+    def read_offset(self, queue: MessageQueue) -> int:
+        """The offset below which every message of an assigned queue that matches the expression has been handed out."""
         assigned = self._source(queue).assigned
-        return assigned.next_offset >= offset and not any(message.queue_offset < offset for message in assigned.buffered)
+        return min((message.queue_offset for message in assigned.buffered), default=assigned.next_offset)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out no messages of these assigned queues until `resume`; prefetched ones are kept."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import trio
 from click.testing import Result
 
 Run = Callable[..., Result]
@@ -47,6 +48,11 @@ def pipe(namesrv: str, text: bytes, *arguments: str) -> subprocess.CompletedProc
         timeout=120,
         env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
     )
+
+
+async def never(_: object) -> None:
+    """Stand in for a method that would end."""
+    await trio.sleep_forever()
 
 
 def lines_of(result: Result) -> list[str]:

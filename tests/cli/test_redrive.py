@@ -6,18 +6,16 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import trio
-from click.testing import Result
 
 from ledgermq import ConsumeFrom, open_consumer
 
-Run = Callable[..., Result]
+from .processes import Run, never
 
 
-async def _fail_every_delivery(namesrv: str, count: int) -> None:
-    async with open_consumer(
-        namesrv, "redriven", "redriven", consume_from=ConsumeFrom.FIRST, reconsume_times_max=0
-    ) as consumer:
+async def _fail_every_delivery(namesrv: str, group: str, count: int) -> None:
+    async with open_consumer(namesrv, group, group, consume_from=ConsumeFrom.FIRST, reconsume_times_max=0) as consumer:
         for _ in range(count):
             message = await consumer.get_one()
             assert message is not None
@@ -31,7 +29,7 @@ def test_dead_letters_go_to_their_group_again(ledgermq: Run, as_json: Callable[.
     ledgermq("group", "create", "redriven")
     for body in sorted(bodies):
         ledgermq("send", "redriven", body, "--tag", "t", "--key", "k")
-    trio.run(_fail_every_delivery, namesrv, len(bodies))
+    trio.run(_fail_every_delivery, namesrv, "redriven", len(bodies))
 
     assert ledgermq("group", "redrive", "redriven", "--max", "1").stdout == "1 dead letters of redriven go to it again\n"
     assert as_json("group", "redrive", "redriven") == {"group": "redriven", "messages": 2}
@@ -45,6 +43,18 @@ def test_dead_letters_go_to_their_group_again(ledgermq: Run, as_json: Callable[.
     assert len(ledgermq("consume", "redriven", "--from-beginning").stdout.splitlines()) == len(bodies), (
         "the topic has them once"
     )
+
+
+def test_a_broker_that_gives_no_dead_letters_is_an_error(ledgermq: Run, namesrv: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how many were handed out before."""
+    ledgermq("send", "Silent", "letter")
+    trio.run(_fail_every_delivery, namesrv, "Silent", 1)
+    monkeypatch.setattr("ledgermq.client.fetch.Fetcher.run", never)
+    monkeypatch.setattr("ledgermq.cli.reading.STALL_SECONDS", 0.5)
+
+    refused = ledgermq("group", "redrive", "Silent", status=1).stderr
+
+    assert "%DLQ%Silent@broker-a:0, and not all was read; 0 dead letters were handed out" in refused
 
 
 def test_a_group_without_dead_letters_has_nothing_to_redrive(ledgermq: Run) -> None:

@@ -68,7 +68,7 @@ def test_every_method_of_the_trio_clients_is_there() -> None:
         "targets_changed", "close", "lanes", "options", "group",  # of a producer
         "receive", "take_now", "give_back_soon", "members_changed", "reset", "consume_directly", "join", "begin", "sources",
         "properties", "subscriptions",  # of a consumer
-        "unpoll", "is_read_to",  # of a pull consumer
+        "unpoll", "read_offset",  # of a pull consumer
     }  # fmt: skip
     pairs: list[tuple[type, type]] = [
         (Producer, aio.AioProducer),
