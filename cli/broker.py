@@ -19,8 +19,8 @@ from ..store.errors import StoreError
 from ..world.events import get_logger
 from ..world.real import real_world
 from .logs import LogFormat, log_options, log_to_stderr
-from .reasons import SuggestingGroup
 from .secrets import with_secrets
+from .server_group import ServerGroup
 from .serving import properties_of, serve
 
 log = get_logger(__name__)
@@ -38,19 +38,7 @@ def _key_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-class _Lazy(SuggestingGroup):
-    """Imports the commands about brokers that run when they are wanted: running one does not need an admin client."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
-        return ["config", "drain"]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        from . import broker_admin  # noqa: PLC0415 - see the class
-
-        return getattr(broker_admin, cmd_name) if cmd_name in self.list_commands(ctx) else None
-
-
-@click.group("broker", cls=_Lazy, invoke_without_command=True)
+@click.group("broker", cls=ServerGroup, invoke_without_command=True, module="broker_admin", names=["config", "drain"])
 @click.option(
     "-c", "--config", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="RocketMQ's broker.conf."
 )

@@ -18,26 +18,16 @@ from ..store.errors import StoreError
 from ..world.events import get_logger
 from ..world.real import real_world
 from .logs import LogFormat, log_options, log_to_stderr
-from .reasons import SuggestingGroup
 from .secrets import with_secrets
+from .server_group import ServerGroup
 from .serving import properties_of, serve
 
 log = get_logger(__name__)
 
 
-class _Lazy(SuggestingGroup):
-    """Imports the commands about controllers that run when they are wanted."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
-        return ["status", "elect", "forget"]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        from . import controller_admin  # noqa: PLC0415 - see the class
-
-        return getattr(controller_admin, cmd_name) if cmd_name in self.list_commands(ctx) else None
-
-
-@click.group("controller", cls=_Lazy, invoke_without_command=True)
+@click.group(
+    "controller", cls=ServerGroup, invoke_without_command=True, module="controller_admin", names=["status", "elect", "forget"]
+)
 @click.option(
     "-c", "--config", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="RocketMQ's controller.conf."
 )
