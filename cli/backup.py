@@ -177,7 +177,12 @@ def verify(backup: str, get: str | None, as_json: bool) -> None:
 @click.command("restore")
 @backup_directory
 @click.argument("target", type=click.Path(file_okay=False))
-@click.option("--until", "until_ms", type=Moment(), help="Leave out what was stored later: 10m (ago), a date, milliseconds.")
+@click.option(
+    "--until",
+    "until_ms",
+    type=Moment(has_latest=False),
+    help="Leave out what was stored later: 10m (ago), a date, milliseconds.",
+)
 @click.option(
     "--address", callback=address_of, help="Where the node listens for others, HOST:PORT; for a node of a DLedger group."
 )

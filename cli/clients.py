@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 LATEST_MS, EARLIEST_MS = -1, 0
+MS_DIGITS = 13
+"""The digits of a time in ms between 2001 and 2286. Other numbers are seconds, or dates without hyphens."""
 _TLS = "ledgermq.tls"
 
 if TYPE_CHECKING:
@@ -226,8 +228,12 @@ def moment(text: str) -> int:
     Raises:
         click.BadParameter: `text` is none of these.
     """
-    if text in ("earliest", "latest"):
-        return EARLIEST_MS if text == "earliest" else LATEST_MS
+    if text in ("earliest", "latest", "0"):
+        return LATEST_MS if text == "latest" else EARLIEST_MS
+    if text.isdigit() and len(text) != MS_DIGITS:
+        raise click.BadParameter(
+            f"milliseconds since 1970 have {MS_DIGITS} digits; a date is written as 2026-01-31 (got {text!r})"
+        )
     try:
         if re.fullmatch(r"\d+[smhd]", text):
             found = time.time_ns() // 1_000_000 - int(text[:-1]) * _UNITS_MS[text[-1]]
@@ -243,12 +249,16 @@ def moment(text: str) -> int:
 
 
 class Moment(_ParamType):
-    """A point in time on the command line; see `moment`."""
+    """A point in time on the command line; see `moment`. `has_latest` says whether `latest` is one."""
 
     name = "time"
 
+    def __init__(self, *, has_latest: bool = True) -> None:
+        self._has_latest = has_latest
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        del param, ctx
+        if value == "latest" and not self._has_latest:
+            self.fail("nothing is newer than latest; give an earlier time, such as 10m (ago)", param, ctx)
         return value if isinstance(value, int) else moment(value)
 
 

@@ -29,7 +29,7 @@ MESSAGES_PER_GET = 256
 @click.argument("topic")
 @click.option("--group", help="Take messages as a member of this group; without it they are only looked at.")
 @click.option("--from-beginning", is_flag=True, help="Start at the oldest message; a group that has been here goes on.")
-@click.option("--since", type=Moment(), help="Start at this time: 10m (ago), a date. Not with --group.")
+@click.option("--since", type=Moment(has_latest=False), help="Start at this time: 10m (ago), a date. Not with --group.")
 @click.option("--tag", default="*", help="Only these tags, as a || b.")
 @click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many.")
 @click.option("--follow/--no-follow", default=None, help="Wait for more, or end with what is there.")

@@ -40,7 +40,7 @@ async def show(message_id: str, topic: str | None, namesrv: str, as_json: bool) 
 @click.argument("topic")
 @click.argument("key")
 @click.option("--max", "count_max", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--since", type=Moment(), default=0, help="Stored then or later; 10m for ten minutes ago.")
+@click.option("--since", type=Moment(has_latest=False), default=0, help="Stored then or later; 10m for ten minutes ago.")
 @namesrv_option
 @json_option
 @talks_to_cluster

@@ -73,6 +73,24 @@ def test_moments_are_written_as_people_write_them() -> None:
             moment(text)
 
 
+@pytest.mark.parametrize("text", ["20260131", "1700000000", "202601311200", "20260131120000"])
+def test_dates_and_seconds_are_not_taken_for_milliseconds(text: str) -> None:
+    """A group would be moved to January 1970, that is back to its oldest message."""
+    with pytest.raises(click.BadParameter, match=f"milliseconds since 1970 have 13 digits.*{text}"):
+        moment(text)
+    assert moment("0") == 0
+
+
+def test_latest_is_refused_where_nothing_would_follow(runner: Run, tmp_path: Path) -> None:
+    """It is a marker of the protocol, which these commands cannot send."""
+    for command in (
+        ("consume", "t", "--since", "latest"),
+        ("message", "by-key", "t", "k", "--since", "latest"),
+        ("store", "restore", str(tmp_path), "target", "--until", "latest"),
+    ):
+        assert "nothing is newer than latest" in runner(*command, status=2).stderr
+
+
 def test_pairs_keep_what_follows_the_first_sign() -> None:
     """Values may hold `=`; names may not be missing."""
     assert pairs(("a=b=c", "d="), "--property") == {"a": "b=c", "d": ""}
