@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -131,7 +131,7 @@ def engine(name: str, master: str | None, conf: Iterable[str], progress: bool | 
             describe("Spark did not start", error)
             raise _failure(f"Spark did not start: {plain(error)}. {log.keep()}", ENGINE_FAILED) from error
         try:
-            with _shown(spark, name) if watched else _unseen():
+            with _shown(spark, name) if watched else nullcontext():
                 yield spark
         except KeyboardInterrupt:
             raise _Interrupted(f"{name} was interrupted") from None
@@ -203,11 +203,6 @@ def own_error(error: Exception) -> tuple[str, str] | None:
 
 
 @contextmanager
-def _unseen() -> Generator[None]:
-    yield
-
-
-@contextmanager
 def _shown(spark: SparkSession, name: str) -> Generator[None]:
     """Show on standard error how many tasks of a job are finished, in one line that is updated."""
     ended = threading.Event()
@@ -230,9 +225,13 @@ def _shown(spark: SparkSession, name: str) -> Generator[None]:
         thread.join()
 
 
-def show_rows(frame: DataFrame, *, as_json: bool, rows_max: int = 1000) -> None:
-    """Print a small table of Spark."""
-    rows = [{name: _shown_cell(value) for name, value in row.asDict().items()} for row in frame.limit(rows_max).collect()]
+def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    """Compute a table of Spark that describes messages and so has few rows."""
+    return [{name: _shown_cell(value) for name, value in row.asDict().items()} for row in frame.collect()]
+
+
+def show_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Print a table. This is done when Spark has ended, because a closed pipe is no failure of Spark."""
     if as_json:
         print_json(rows)
     elif rows:
@@ -390,7 +389,8 @@ def stats_command(
             from ..pipeline.jobs.picture import picture  # noqa: PLC0415
 
             picture(spark, source, window=window).save(plot)
-        show_rows({"window": found.windows, "queue": found.queues, "key": found.keys}[by], as_json=as_json)
+        rows = rows_of({"window": found.windows, "queue": found.queues, "key": found.keys}[by])
+    show_rows(rows, as_json=as_json)
 
 
 @command.command("audit")
@@ -446,12 +446,16 @@ def dlq_command(
         from ..pipeline.jobs.letters import redrive as send_back  # noqa: PLC0415
 
         letters = dead_letters(spark, source, group)
-        if not redrive:
-            show_rows(summary(letters), as_json=as_json)
-            return
         target = {"nameServer": str(namesrv), **({"checkpointLocation": checkpoint} if checkpoint is not None else {})}
         target |= security_of(options)
-        click.echo(f"{send_back(letters, target, tasks=tasks)} messages")
+        count = send_back(letters, target, tasks=tasks) if redrive else 0
+        rows = [] if redrive else rows_of(summary(letters))
+    if not redrive:
+        show_rows(rows, as_json=as_json)
+    elif as_json:
+        print_json({"group": group, "messages": count})
+    else:
+        click.echo(f"{count} messages")
 
 
 @command.command("compact")
@@ -471,4 +475,5 @@ def compact_command(
     with engine("compact", master, conf, progress) as spark:
         from ..pipeline.jobs.compaction import compact_to  # noqa: PLC0415
 
-        click.echo(f"{compact_to(spark, source, to, by=by)} keys")
+        count = compact_to(spark, source, to, by=by)
+    click.echo(f"{count} keys")

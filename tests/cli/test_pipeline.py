@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,6 +12,9 @@ from click.testing import CliRunner, Result
 from ledgermq.cli import pipeline
 from ledgermq.cli.main import main
 from ledgermq.pipeline.errors import DataLoss
+from ledgermq.pipeline.jobs.stats import Stats
+
+from .processes import Run
 
 
 class Py4JJavaError(Exception):
@@ -34,8 +38,28 @@ OF_WORKER = Py4JJavaError(
 )
 
 
-def run(tmp_path: Path) -> Result:
-    return CliRunner().invoke(main, ["pipeline", "audit", str(tmp_path)])
+class Row(dict[str, int]):
+    def asDict(self) -> dict[str, int]:  # noqa: N802 - the name is Spark's
+        return dict(self)
+
+
+class Frame:
+    """Stands for a table of Spark with a row for each minute of a day."""
+
+    def __init__(self, count: int = 1440) -> None:
+        self.count = count
+
+    def limit(self, count: int) -> Frame:
+        return Frame(min(count, self.count))
+
+    def collect(self) -> list[Row]:
+        return [Row(window=number) for number in range(self.count)]
+
+
+class Quiet:
+    """Stands for a session."""
+
+    def stop(self) -> None: ...
 
 
 def raising(error: Exception) -> Any:
@@ -43,6 +67,26 @@ def raising(error: Exception) -> Any:
         raise error
 
     return do
+
+
+def giving(value: Any) -> Any:
+    def do(*_: Any, **__: Any) -> Any:
+        return value
+
+    return do
+
+
+@pytest.fixture
+def statistics(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `stats` on such a table."""
+    found = Stats(*[cast("Any", Frame())] * 3)
+    monkeypatch.setattr(pipeline, "session", giving(Quiet()))
+    monkeypatch.setattr("ledgermq.pipeline.jobs.stats.stats", giving(found))
+    return lambda *arguments: CliRunner().invoke(main, ["pipeline", "stats", "T", "--store", ".", *arguments])
+
+
+def run(tmp_path: Path) -> Result:
+    return CliRunner().invoke(main, ["pipeline", "audit", str(tmp_path)])
 
 
 @pytest.mark.parametrize(
@@ -85,3 +129,32 @@ def test_a_session_that_does_not_start_is_a_sentence_too(tmp_path: Path, monkeyp
 
     assert result.exit_code == 4
     assert "Spark did not start: org.apache.spark.SparkException: Could not parse Master URL: 'nonsense'." in result.stderr
+
+
+def test_statistics_are_printed_whole(statistics: Run) -> None:
+    """Windows are sorted by time, so that a cut would leave out the newest ones."""
+    assert len(json.loads(statistics("--json").stdout)) == 1440
+    assert len(statistics().stdout.splitlines()) == 1441
+
+
+def test_a_reader_that_goes_away_is_no_failure_of_spark(
+    statistics: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The command ends as others in a pipe with `head`, and leaves no log file behind."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(pipeline, "table", raising(BrokenPipeError(32, "Broken pipe")))
+
+    ended = statistics()
+
+    assert (ended.exit_code, ended.stderr, list(tmp_path.iterdir())) == (1, "", [])
+
+
+def test_the_number_of_redriven_letters_is_json_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "session", giving(Quiet()))
+    monkeypatch.setattr("ledgermq.pipeline.jobs.letters.dead_letters", giving(None))
+    monkeypatch.setattr("ledgermq.pipeline.jobs.letters.redrive", giving(3))
+
+    command = ["pipeline", "dlq", "shop", "--namesrv", "127.0.0.1:1", "--redrive"]
+
+    assert json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout) == {"group": "shop", "messages": 3}
+    assert CliRunner().invoke(main, command).stdout == "3 messages\n"
