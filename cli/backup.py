@@ -91,8 +91,14 @@ def _command_of(command: str, name: str) -> list[str]:
 
 def _keep_of(world: World, directory: str, *, put: str | None = None, get: str | None = None) -> Keep:
     for option, command in (("--put", put), ("--get", get)):
-        if command is not None and "{}" not in command:
+        if command is None:
+            continue
+        if "{}" not in command:
             raise click.UsageError(f"{option} needs a {{}} where the name of the object belongs")
+        try:
+            shlex.split(command)
+        except ValueError as error:
+            raise click.UsageError(f"{option} cannot be read as a command: {error}") from error
     inner = DirectoryKeep(world.disk, directory.rstrip("/"))
     return inner if put is None and get is None else CommandKeep(inner, put, get)
 
@@ -112,10 +118,12 @@ def backup(store: str, backup: str, put: str | None, as_json: bool) -> None:
     """
     world, root = real_world(), store.rstrip("/")
     keep = _keep_of(world, backup, put=put)
+    with ending_with_reason(world.disk):
+        size = _log_bytes(world, root)  # first, so that no directory is made for what is no store
     with (
         ending_with_reason(world.disk),
         _locked(world, backup),
-        click.progressbar(length=_log_bytes(world, root), label="reading the log", file=sys.stderr, hidden=as_json) as bar,
+        click.progressbar(length=size, label="reading the log", file=sys.stderr, hidden=as_json) as bar,
     ):
         done = take_backup(world.disk, root, keep, lambda: log_parts(world.disk, root), world.clock.wall_ms, bar.update)
     point = done.point
@@ -150,7 +158,10 @@ def _locked(world: World, directory: str) -> Generator[None]:
 
 
 def _log_bytes(world: World, root: str) -> int:
-    return sum(file.size for part in log_parts(world.disk, root) for file in part.files)
+    size = sum(file.size for part in log_parts(world.disk, root) for file in part.files)
+    if not size:
+        raise BackupRefused(f"{root} has no log, so it is no store; no point was added")
+    return size
 
 
 @click.command("verify-backup")

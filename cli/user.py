@@ -46,7 +46,11 @@ def _password(file: Path | None) -> str:
     if file is None:
         typed: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
         return typed
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    read = sys.stdin.buffer.read if str(file) == "-" else file.read_bytes
+    try:
+        text = read().decode()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"the password in {file} is not UTF-8") from error
     if not text.strip():
         raise click.UsageError(f"{file} has no password")
     return text.strip()

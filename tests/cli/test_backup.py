@@ -65,6 +65,8 @@ def test_a_running_broker_is_backed_up_and_restored(runner: Run, address: str, t
 
 
 def test_two_backups_at_once_do_not_write_to_one_directory(runner: Run, tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / "0".zfill(20)).write_bytes(b"x")
     lock = RealDisk().lock(str(tmp_path / "lock"))
 
     refused = runner("store", "backup", str(tmp_path), str(tmp_path), status=1).stderr
@@ -104,11 +106,24 @@ def test_commands_keep_the_objects(runner: Run, address: str, tmp_path: Path) ->
     assert "ended with status 1" in runner("store", "restore", kept, str(tmp_path / "none"), "--get", get, status=1).stderr
 
 
+def test_a_command_that_is_not_quoted_right_is_wrong_usage(runner: Run, tmp_path: Path) -> None:
+    """It is found before anything is written, or read."""
+    kept = tmp_path / "kept"
+    refused = runner("store", "backup", str(tmp_path), str(kept), "--put", "aws 's3 {}", status=2).stderr
+    assert "--put cannot be read as a command: No closing quotation" in refused
+    assert not kept.exists()
+
+    refused = runner("store", "verify-backup", str(tmp_path), "--get", 'aws "s3 {}', status=2).stderr
+    assert "--get cannot be read as a command: No closing quotation" in refused
+
+
 def test_what_cannot_be_backed_up_or_restored_is_named(runner: Run, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
 
-    assert "no record" in runner("store", "backup", str(empty), str(tmp_path / "kept"), status=1).stderr
+    refused = runner("store", "backup", str(empty), str(tmp_path / "kept"), status=1).stderr
+    assert f"{empty} has no log, so it is no store; no point was added" in refused
+    assert not (tmp_path / "kept").exists()
     assert "has no point" in runner("store", "verify-backup", str(empty), status=1).stdout
     assert "has no point; nothing was restored" in runner("store", "restore", str(empty), str(tmp_path / "t"), status=1).stderr
 

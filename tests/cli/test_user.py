@@ -37,6 +37,19 @@ def test_a_user_is_created_changed_shown_and_deleted(run: Run, tmp_path: Path) -
     assert "has no password" in run("user", "create", "empty", "--password-file", str(file), status=2).stderr
 
 
+@pytest.mark.parametrize("place", ["a file", "standard input"])
+def test_a_password_that_is_not_text_is_wrong_usage(runner: Run, tmp_path: Path, place: str) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(b"caf\xe9")
+
+    name, typed = (str(file), None) if place == "a file" else ("-", file.read_bytes())
+
+    assert (
+        f"the password in {name} is not UTF-8"
+        in runner("user", "create", "u", "--password-file", name, typed=typed, status=2).stderr
+    )
+
+
 def test_commands_are_refused_without_credentials(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says where they come from."""
     monkeypatch.delenv("LEDGERMQ_SECRET_KEY")
