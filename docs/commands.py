@@ -23,8 +23,9 @@ _INTRODUCTION = """# Every command
 
 `ledgermq COMMAND --help` says the same on a terminal. An option that several commands have means the same in each:
 `--namesrv` (or `$LEDGERMQ_NAMESRV`) says where the name servers are, `--json` prints JSON, `--tls` and `--tls-config`
-encrypt. The exit status is 0 for success, 1 if something failed or is missing, and 2 for wrong usage;
-[`pipeline`](../pipeline.md#jobs) has more.
+encrypt. The exit status is 0 for success, 1 if something failed or is missing, and 2 for wrong usage.
+[`check`](#ledgermq-check) has those of a Nagios plugin instead, and [`pipeline`](../pipeline.md#jobs) has more. Errors are text
+on standard error, with `--json` too.
 """
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -206,9 +207,13 @@ def choose(points: Iterable[Point], until_ms: int | None) -> Choice:
     before = [point for point in ordered if point.taken_ms <= until_ms]
     behind = [point for point in ordered if point.taken_ms >= until_ms]
     if not before or not behind:
+        first, last = (
+            datetime.fromtimestamp(point.taken_ms / 1000).astimezone().isoformat(" ", "milliseconds")
+            for point in (ordered[0], ordered[-1])
+        )
         raise BackupRefused(
             f"no point of the backup was taken {'behind' if before else 'before'} this moment, so what the store was then is "
-            f"not in it (points from {ordered[0].taken_ms} to {ordered[-1].taken_ms} ms). Nothing was restored"
+            f"not in it (points from {first} to {last}). Nothing was restored"
         )
     log, tables = behind[0], before[-1]
     if tables.end < log.begin:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
+
 import pytest
 
 from ledgermq.store.backup_plan import Extent, Piece, Point, choose, decode_point, plan
@@ -83,6 +86,9 @@ def test_a_moment_is_restored_from_the_points_around_it() -> None:
     for moment in (999, 3001):
         with pytest.raises(BackupRefused, match="no point of the backup was taken"):
             choose([first, second, third], moment)
+    spelt = [datetime.fromtimestamp(at).astimezone().isoformat(" ", "milliseconds") for at in (1, 3)]
+    with pytest.raises(BackupRefused, match=re.escape(f"points from {spelt[0]} to {spelt[1]}")):
+        choose([first, second, third], 999)
     with pytest.raises(BackupRefused, match="no point"):
         choose([], None)
     with pytest.raises(BackupRefused, match="from 200 to 1024 had expired"):
