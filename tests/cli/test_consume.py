@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
+
+from ledgermq import Message, blocking
+from ledgermq.client.fetch import Fetcher
+from ledgermq.message.message import MessageQueue
+from ledgermq.message.units import QueueId
 
 from .processes import Run, consuming_process, lines_of, never
 
@@ -127,3 +134,36 @@ def test_silence_before_the_end_is_no_end(ledgermq: Run, monkeypatch: pytest.Mon
     assert refused.stdout == ""
     assert "s from Stalled@broker-a:" in refused.stderr
     assert "and not all was read" in refused.stderr
+
+
+def test_a_member_does_not_wait_for_a_silent_queue_while_others_are_sent_to(
+    ledgermq: Run, namesrv: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job would never end as long as its topic has traffic."""
+    ledgermq("topic", "create", "Busy", "--queues", "2")
+    ended, fetch = threading.Event(), Fetcher.run
+
+    async def fetch_second(fetcher: Fetcher) -> None:
+        if fetcher.assigned.queue.queue_id == 0:
+            await trio.sleep_forever()
+        await fetch(fetcher)
+
+    def keep_sending(producer: blocking.BlockingProducer[bytes]) -> None:
+        while not ended.wait(0.02):
+            producer.send(Message("Busy", b"more"), queue=MessageQueue("Busy", "broker-a", QueueId(1)))
+
+    with blocking.open_producer(namesrv) as producer:
+        for queue in producer.queues("Busy"):
+            producer.send(Message("Busy", b"first"), queue=queue)
+        monkeypatch.setattr(Fetcher, "run", fetch_second)
+        monkeypatch.setattr("ledgermq.cli.reading.STALL_SECONDS", 0.5)
+        sender = threading.Thread(target=keep_sending, args=[producer])
+        sender.start()
+        try:
+            refused = ledgermq("consume", "Busy", "--group", "busy", "--from-beginning", "--max", "1000", status=1)
+        finally:
+            ended.set()
+            sender.join()
+
+    assert "s from Busy@broker-a:0, and not all was read" in refused.stderr
+    assert "first" in refused.stdout
