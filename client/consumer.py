@@ -84,7 +84,9 @@ async def open_consumer(
             `message_dropped`; one that is given back comes again in this member after 5 seconds.
         consume_from: where to start in a queue in which the group has no offset.
         consume_timestamp_ms: where `ConsumeFrom.TIMESTAMP` starts, and for it alone; half an hour ago by default.
-        strategy: how the group divides queues: `average`, `circle`, `consistent_hash`, or a function.
+        strategy: how the group divides queues: `average`, `circle`, `consistent_hash`, or a function of this member's client
+            id, all queues of a topic and all client ids, both sorted, that returns this member's queues. While it raises, the
+            consumer keeps the queues that it has.
         pull_messages_max: how many messages one pull asks for, 32 by default; by default brokers return no more.
         messages_per_queue_max: a queue with this many messages that are pulled and not done is not pulled; 1,000 by default.
         bytes_per_queue_max: the same in bytes, 16 MiB by default; a pull answer is kept in memory until its last message is

@@ -65,7 +65,7 @@ class Membership:
     def _log(self) -> EventLogger:
         return log.bind(group=self.group)
 
-    def _due(self, step: str, place: str, error: ClientError) -> int:
+    def _due(self, step: str, place: str, error: Exception) -> int:
         """How often a step has failed since that was logged, if it is to be logged now; otherwise 0."""
         return self.session.repeated.due((step, place, str(error)), trio.current_time())
 
@@ -141,26 +141,11 @@ class Membership:
         self._wanted = trio.Event()
         settled = True
         for topic in self.subscriptions:
-            try:
-                route = self.session.routes.routes.get(topic) or await self.session.refresh_route(topic)
-                known = self._known.setdefault(topic, set(route.subscribe_queues()))
-                wanted = await self._share(route)
-            except NoRoute as error:
-                self.problems[topic] = str(error)
-                if error.reason is NoRouteReason.TOPIC_UNKNOWN:
-                    self._known.setdefault(topic, set())
-                    del self.problems[topic]  # the consumer waits for the topic, and knows that it has no queue
-                if topic not in self._without_route:
-                    self._log.info("topic_without_route", topic=topic, reason=error.reason.name)
-                    self._without_route.add(topic)
+            wanted = await self._share_of(topic)
+            if wanted is None:
                 settled = False
                 continue
-            except ClientError as error:
-                self.problems[topic] = str(error)
-                if times := self._due("rebalance", topic, error):
-                    self._log.warning("rebalance_skipped", topic=topic, reason=str(error), times=times)
-                settled = False
-                continue
+            known = self._known[topic]
             given = [self.sources.pop(each) for each in list(self.sources) if each.topic == topic and each not in wanted]
             for each in given:
                 self._log.info("queue_given", queue=str(each.queue))
@@ -187,12 +172,38 @@ class Membership:
                 settled = False
         return settled
 
-    async def _share(self, route: TopicRoute) -> set[MessageQueue]:
+    async def _share_of(self, topic: str) -> set[MessageQueue] | None:
+        """Our queues of a topic; None if they are not known now, and we keep those that we have."""
+        try:
+            route = self.session.routes.routes.get(topic) or await self.session.refresh_route(topic)
+            self._known.setdefault(topic, set(route.subscribe_queues()))
+            return await self._share(route)
+        except NoRoute as error:
+            self.problems[topic] = str(error)
+            if error.reason is NoRouteReason.TOPIC_UNKNOWN:
+                self._known.setdefault(topic, set())
+                del self.problems[topic]  # the consumer waits for the topic, and knows that it has no queue
+            if topic not in self._without_route:
+                self._log.info("topic_without_route", topic=topic, reason=error.reason.name)
+                self._without_route.add(topic)
+        except ClientError as error:
+            self.problems[topic] = str(error)
+            if times := self._due("rebalance", topic, error):
+                self._log.warning("rebalance_skipped", topic=topic, reason=str(error), times=times)
+        return None
+
+    async def _share(self, route: TopicRoute) -> set[MessageQueue] | None:
         queues = route.subscribe_queues()
         if self.model is MessageModel.BROADCASTING or not queues:
             return set(queues)
         members = await self._members(route)
-        return set(allocate(self.strategy, self.session.client_id, queues, members))
+        try:
+            return set(queues).intersection(allocate(self.strategy, self.session.client_id, queues, members))
+        except Exception as error:  # noqa: BLE001 - the function is the application's
+            self.problems[route.topic] = f"the strategy failed: {error!r}"
+            if times := self._due("strategy", route.topic, error):
+                self._log.error("strategy_failed", exc_info=error, topic=route.topic, times=times)
+            return None
 
     async def _members(self, route: TopicRoute) -> list[str]:
         """The group's members, as the first broker of the topic that answers knows them."""

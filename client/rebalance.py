@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from ..message.message import MessageQueue
+from .arguments import check_function
 from .errors import InvalidArgument
 
 Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
@@ -73,9 +74,10 @@ def strategy_of(given: str | Strategy) -> Strategy:
     """The strategy for a name, or `given` itself if it is a function.
 
     Raises:
-        InvalidArgument: no strategy has that name.
+        InvalidArgument: no strategy has that name, or the function is async.
     """
     if callable(given):
+        check_function("strategy", given)
         return given
     if given not in STRATEGIES:
         raise InvalidArgument(f"strategy must be one of {', '.join(STRATEGIES)} or a function (got {given!r})")

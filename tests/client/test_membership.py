@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+import trio
 from trio.testing import MockClock
 
 from ledgermq.client.consumer import open_consumer
+from ledgermq.client.rebalance import Strategy
+from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.json import dumps
 from ledgermq.message.message import MessageQueue
 from ledgermq.remoting.codes import RequestCode, ResponseCode
@@ -13,6 +20,7 @@ from ledgermq.testing.logs import capture_logs
 
 from .fake_cluster import NAMESRV, open_cluster
 from .test_consumer import fill, numbers
+from .test_orderly import join
 
 
 async def test_a_reset_reaches_a_consumer_that_has_just_asked_for_the_offset(autojump_clock: MockClock) -> None:
@@ -46,3 +54,49 @@ async def test_a_group_of_which_the_broker_knows_no_member_yet_is_joined_without
                 assert consumer.queues == [MessageQueue("t", "b1", 0)]
 
     assert "rebalance_skipped" not in [event["event"] for event in events]
+
+
+def unknown_member(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    known = {client_id: list(queues)}
+    return [queue for each in client_ids for queue in known[each]]
+
+
+def nothing(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    return list(queues) if len(client_ids) == 1 else cast("list[MessageQueue]", None)
+
+
+@pytest.mark.parametrize("strategy", [unknown_member, nothing])
+async def test_a_strategy_that_fails_leaves_the_share_as_it_is(autojump_clock: MockClock, strategy: Strategy) -> None:
+    """It fails in all members at the same moment, when one joins; the consumer reads on, says so, and recovers."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        with capture_logs() as events:
+            async with open_consumer(
+                NAMESRV, "g", "t", strategy=strategy, consume_from=ConsumeFrom.FIRST, world=cluster.world
+            ) as consumer:
+                join(broker)
+                fill(broker, 2, queue_id=1)
+                await trio.sleep(5)
+                assert numbers(await consumer.get_many(2)) == [0, 1]
+                assert len(consumer.queues) == 2
+                assert [problem[:20] for problem in (await consumer.healthy()).problems] == ["the strategy failed:"]
+                broker.extra_members.clear()
+                await trio.sleep(5)
+                assert (await consumer.healthy()).problems == ()
+        (failed,) = (event for event in events if event["event"] == "strategy_failed")
+        assert failed["topic"] == "t"
+
+
+async def test_a_strategy_cannot_give_queues_that_the_topic_does_not_have(autojump_clock: MockClock) -> None:
+    """They are left out, and the consumer reads the others."""
+
+    def foreign(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+        return [*queues, MessageQueue("other", "b1", 0), MessageQueue("t", "b1", 7)]
+
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        cluster.create("other", 1)
+        async with open_consumer(NAMESRV, "g", "t", strategy=foreign, world=cluster.world) as consumer:
+            assert consumer.queues == [MessageQueue("t", "b1", 0)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,3 +77,13 @@ def test_a_strategy_is_asked_for_by_its_name_or_given() -> None:
     assert (strategy_of("circle"), strategy_of(average)) == (average_by_circle, average)
     with pytest.raises(InvalidArgument, match="average, circle, consistent_hash or a function"):
         strategy_of("random")
+
+
+def test_an_async_strategy_is_refused() -> None:
+    """Nobody would wait for it."""
+
+    async def later(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+        return list(queues)
+
+    with pytest.raises(InvalidArgument, match="strategy must not be async"):
+        strategy_of(later)  # type: ignore[arg-type]  # what a checker refuses, but no interpreter
