@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 
+import trio
+
 from ..message.message import Body
 from ..remoting.signature import Credentials
 from ..world.real import World, real_world
@@ -200,11 +202,17 @@ async def _joined(
             membership = Membership(session, group, subscriptions, options.model, divide, plan.locks, keeper)
             consumer = Consumer(group, options, subscriptions, session, nursery, line, keeper, membership, decode=decode)
             consumer.join()
-            try:
-                await consumer.begin()
-                yield consumer
-            finally:
-                line.close()  # from here on no task is started, because the nursery is about to be closed
+            nursery.start_soon(_close_at_end, line)
+            await consumer.begin()
+            yield consumer
     finally:
         if consumer is not None:
             await consumer.close()
+
+
+async def _close_at_end(line: Line) -> None:
+    """Let no more tasks be started when the nursery ends, because the block has ended or one of its tasks has failed."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        line.close()

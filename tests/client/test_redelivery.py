@@ -8,9 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from ledgermq.client.consumer import Consumer
 from ledgermq.client.errors import Closed, InvalidArgument
+from ledgermq.client.membership import Membership
 from ledgermq.client.subscription import MessageModel
 
+from .fake_cluster import until
 from .test_delivery import BACK, SEND, consuming, filled, number, silence, take_no_message_back
 
 
@@ -183,3 +186,36 @@ async def test_an_ordered_queue_keeps_its_order_when_a_dead_letter_is_refused(au
                 seen.append(number(message))
 
         assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("checkpoints", range(6))
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_consumer_whose_own_task_has_failed_takes_back_what_is_in_hand(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, orderly: bool, checkpoints: int
+) -> None:
+    """The failure comes out as it is: a late return of a message neither ends trio's run nor raises something else."""
+
+    async def loop(consumer: Consumer[bytes]) -> None:
+        async for _ in consumer:
+            try:
+                await trio.sleep_forever()
+            finally:
+                for _ in range(checkpoints):
+                    await trio.lowlevel.cancel_shielded_checkpoint()
+
+    failing = trio.Event()
+
+    async def fail(_: Membership) -> None:
+        await failing.wait()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Membership, "run", fail)
+    async with filled(1) as (cluster, broker):
+        with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+            async with consuming(cluster, orderly=orderly) as consumer, trio.open_nursery() as nursery:
+                nursery.start_soon(loop, consumer)
+                await until(lambda: consumer.statistics().in_hand == 1)
+                failing.set()
+                await trio.sleep_forever()
+
+        assert broker.offsets["g", "t", 0] == 0
