@@ -51,15 +51,16 @@ class RebalanceCallbacks:
     ) -> Offsets | None:
         if callback is None or not queues:
             return None
-        with trio.move_on_after(CALLBACK_SECONDS):
-            try:
+        try:
+            # Inside the `try`, because what a late callback raises as it is cancelled gets out of the scope, too.
+            with trio.move_on_after(CALLBACK_SECONDS):
                 answer = callback(list(queues))
                 if isawaitable(answer):
                     answer = await answer
                 return check(answer)
-            except Exception as error:
-                log.error("rebalance_callback_failed", exc_info=error, callback=name, queues=[str(queue) for queue in queues])
-                return None
+        except Exception as error:
+            log.error("rebalance_callback_failed", exc_info=error, callback=name, queues=[str(queue) for queue in queues])
+            return None
         log.warning("rebalance_callback_late", callback=name, queues=len(queues), seconds=CALLBACK_SECONDS)
         return None
 

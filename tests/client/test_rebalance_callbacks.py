@@ -193,3 +193,29 @@ async def test_a_consumer_that_closes_while_it_gives_a_queue_away_finishes_that(
 
         assert sorted(revoked) == [queue(0), queue(1)]
         assert broker.offsets["g", "t", 1] == 3
+
+
+async def test_a_late_callback_whose_child_fails_as_it_is_cancelled_is_logged(autojump_clock: MockClock) -> None:
+    """What is left of the group of exceptions, when its cancellation has been taken out, does not end the consumer."""
+
+    async def fails_at_the_end() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise LookupError("no table")
+
+    async def assigned(_: object) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fails_at_the_end)
+            nursery.start_soon(trio.sleep_forever)
+
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        fill(broker, 2)
+        with capture_logs() as events:
+            async with open_consumer(
+                NAMESRV, "g", "t", consume_from=FIRST, on_assigned=assigned, world=cluster.world
+            ) as consumer:
+                assert len(await consumer.get_many(2, 1)) == 2
+        assert "rebalance_callback_failed" in [event["event"] for event in events]
