@@ -438,13 +438,13 @@ class Consumer(Seeks, Generic[Body]):
                 log.debug("topic_without_route", topic=topic, reason=error.reason.name)
         await self._check_filters()
         await session.heartbeat_everywhere()
+        if self._membership.orderly:  # before the first share, whose callbacks may take longer than a lock lasts
+            self._nursery.start_soon(self._membership.renew_locks)
+            self._nursery.start_soon(self._look_at_locks)
         await self._membership.rebalance()
         session.on_route.append(self._membership.route_changed)
         self._nursery.start_soon(self._membership.run)
         self._nursery.start_soon(self._commit_forever)
-        if self._membership.orderly:
-            self._nursery.start_soon(self._membership.renew_locks)
-            self._nursery.start_soon(self._look_at_locks)
 
     async def _check_filters(self) -> None:
         """Ask the brokers of each topic whether they support the filter: one that does not would never send a message."""

@@ -15,6 +15,7 @@ from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import MessageQueue
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
+from ledgermq.testing.logs import capture_logs
 
 from .fake_cluster import NAMESRV, FakeBroker, FakeCluster, open_cluster, until
 from .test_consumer import RETRY, fill, numbers, silence
@@ -409,3 +410,23 @@ async def test_a_consumer_that_closes_while_it_gives_a_queue_away_unlocks_it(aut
 
         assert broker.locks == {}
         assert broker.offsets["g", "t", 1] == 3
+
+
+async def test_a_lock_is_renewed_in_time_however_long_the_opening_takes(autojump_clock: MockClock) -> None:
+    """Callbacks of several topics take their time one after the other, and the queues of the first are ours meanwhile."""
+    assigned: list[MessageQueue] = []
+
+    async def slow(queues: list[MessageQueue]) -> None:
+        assigned.extend(queues)
+        await trio.sleep(9)
+
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        topics = [f"t{number}" for number in range(4)]
+        for topic in topics:
+            cluster.create(topic, 1)
+        with capture_logs() as events:
+            async with open_consumer(NAMESRV, "g", topics, orderly=True, on_assigned=slow, world=cluster.world) as consumer:
+                await trio.sleep(60)
+                assert consumer.queues == assigned == [MessageQueue(topic, "b1", 0) for topic in topics]
+        assert "queue_lock_lost" not in [event["event"] for event in events]
