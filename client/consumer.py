@@ -105,7 +105,8 @@ async def open_consumer(
             member reads them: what it acknowledges counts. It is also called after the lock of an ordered queue was lost, and
             when the consumer closes, where nothing can be acknowledged any more. Both callbacks are waited for, 10 seconds at
             most; what they raise is logged, and the consumer goes on.
-        offsets_path: the file in which a broadcasting consumer keeps its offsets; without it they are kept in memory.
+        offsets_path: the file in which a broadcasting consumer keeps its offsets; without it they are kept in memory. Each
+            consumer needs a file of its own, and has the lock of one beside it that ends in `.lock`.
         instance_name: replaces the random part of the client id.
         tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which;
             by default as the file `$LEDGERMQ_TLS_CONFIG` says, and without it not.
@@ -116,7 +117,7 @@ async def open_consumer(
         InvalidArgument: a name, expression or option is invalid.
         NoRoute: no name server answers.
         SubscriptionRefused: a broker does not support the filter.
-        OffsetsUnreadable: the file at `offsets_path` cannot be read or understood.
+        OffsetsUnreadable: the file at `offsets_path` cannot be read or understood, or another consumer uses it.
     Cancellation: offsets are committed and locks released within three seconds, then everything is closed;
         `on_revoked` has its own time before.
     """
@@ -178,7 +179,6 @@ async def _joined(
     decode: Callable[[bytes], Body] | None,
 ) -> AsyncGenerator[Consumer[Body]]:
     """A consumer that reads its share of queues, for the length of a block, and then leaves the group."""
-    offsets = kept_offsets(session, group, options.model, offsets_path)
     broadcasting = options.model is MessageModel.BROADCASTING
     plan = ReadingPlan(
         group,
@@ -193,21 +193,22 @@ async def _joined(
         on_offset_moved,
     )
     consumer: Consumer[Body] | None = None
-    try:
-        async with background_nursery() as nursery:
-            line, send_back = Line(), SendBack(session, group, options.reconsume_times_max)
-            redelivery = Redelivery(nursery, send_back, line, options.orderly, broadcasting, options.reconsume_times_max)
-            held = HeldBytes(options.bytes_max)
-            keeper = QueueKeeper(session, nursery, plan, subscriptions, offsets, line, redelivery, held, callbacks)
-            membership = Membership(session, group, subscriptions, options.model, divide, plan.locks, keeper)
-            consumer = Consumer(group, options, subscriptions, session, nursery, line, keeper, membership, decode=decode)
-            consumer.join()
-            nursery.start_soon(_close_at_end, line)
-            await consumer.begin()
-            yield consumer
-    finally:
-        if consumer is not None:
-            await consumer.close()
+    with kept_offsets(session, group, options.model, offsets_path) as offsets:
+        try:
+            async with background_nursery() as nursery:
+                line, send_back = Line(), SendBack(session, group, options.reconsume_times_max)
+                redelivery = Redelivery(nursery, send_back, line, options.orderly, broadcasting, options.reconsume_times_max)
+                held = HeldBytes(options.bytes_max)
+                keeper = QueueKeeper(session, nursery, plan, subscriptions, offsets, line, redelivery, held, callbacks)
+                membership = Membership(session, group, subscriptions, options.model, divide, plan.locks, keeper)
+                consumer = Consumer(group, options, subscriptions, session, nursery, line, keeper, membership, decode=decode)
+                consumer.join()
+                nursery.start_soon(_close_at_end, line)
+                await consumer.begin()
+                yield consumer
+        finally:
+            if consumer is not None:
+                await consumer.close()
 
 
 async def _close_at_end(line: Line) -> None:

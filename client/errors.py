@@ -9,7 +9,7 @@ ClientError
 ├── Unreachable                  a broker or name server cannot be connected
 ├── NoAnswer                     the connection was lost or the time limit reached before the answer came
 ├── BadAnswer                    an answer lacks a required field
-├── OffsetsUnreadable            the file in which a broadcasting consumer keeps its offsets cannot be read or understood
+├── OffsetsUnreadable            the file in which a broadcasting consumer keeps its offsets is damaged or in use
 ├── OffsetsNotWritten            that file could not be written
 ├── SendTimeout                  the total time limit of a send was reached
 ├── Closed                       the client was closed before or during the call
@@ -127,13 +127,12 @@ class BadAnswer(ClientError):
 class OffsetsUnreadable(ClientError):
     """The offsets in the file `path` cannot be used. Nothing was read, and the file was left as it is.
 
-    Repair the file, or remove it to begin at the position of a new group (`consume_from`).
+    If another consumer uses it, name another file. Otherwise repair it, or remove it to begin at the position of a new group
+    (`consume_from`).
     """
 
     def __init__(self, path: str, detail: str) -> None:
-        super().__init__(
-            f"the offsets in {path} cannot be read ({detail}): repair the file, or remove it to begin as a new consumer"
-        )
+        super().__init__(f"the offsets in {path} cannot be used: {detail}")
         self.path = path
 
 

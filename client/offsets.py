@@ -6,7 +6,8 @@ RocketMQ's `offsets.json`: `{"offsetTable":{MessageQueue:offset}}`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 import attrs
@@ -15,7 +16,7 @@ import trio
 from ..message.errors import JsonError
 from ..message.json import dumps, loads, message_queue_of
 from ..message.message import MessageQueue
-from ..world.disk import Disk
+from ..world.disk import Disk, DiskLock
 from ..world.events import get_logger
 from .errors import ClientError, OffsetsNotWritten, OffsetsUnreadable, Refused
 from .queue_calls import asked_offset, note_offset, only_noted
@@ -178,7 +179,8 @@ class LocalOffsets:
             self._offsets = {message_queue_of(key): int(offset) for key, offset in content["offsetTable"].items()}
         except (OSError, JsonError, KeyError, TypeError, ValueError, AttributeError) as error:
             # Continuing without it would skip unseen messages or repeat all, and overwrite a file that could be repaired.
-            raise OffsetsUnreadable(self._path, f"{type(error).__name__}: {error}") from error
+            detail = f"{type(error).__name__}: {error}; repair the file, or remove it to begin as a new consumer"
+            raise OffsetsUnreadable(self._path, detail) from error
 
     async def read(self, queue: MessageQueue, *, young_is_zero: bool = True) -> Position:
         del young_is_zero  # a file has no such positions
@@ -206,7 +208,7 @@ class LocalOffsets:
         return dict(offsets)
 
     def _replace(self, path: str, content: bytes) -> None:
-        disk, directory = self._disk, path.rpartition("/")[0] or "."
+        disk, directory = self._disk, _directory_of(path)
         disk.make_directories(directory)
         new = f"{path}.new"
         if disk.exists(new):
@@ -221,17 +223,42 @@ class LocalOffsets:
         disk.sync_directory(directory)
 
 
-def kept_offsets(session: Session, group: str, model: MessageModel, path: str | None) -> Offsets:
+def _directory_of(path: str) -> str:
+    return path.rpartition("/")[0] or "."
+
+
+@contextmanager
+def kept_offsets(session: Session, group: str, model: MessageModel, path: str | None) -> Generator[Offsets]:
     """The store for the offsets of a member of `group`; `path` is the file for those that it stores itself.
 
     Raises:
-        OffsetsUnreadable: the file cannot be read or understood.
+        OffsetsUnreadable: the file cannot be read or understood, or another consumer uses it.
     """
     if model is not MessageModel.BROADCASTING:
-        return BrokerOffsets(session, group)
-    own = LocalOffsets(session.world.disk, path)
-    own.load()
-    return own
+        yield BrokerOffsets(session, group)
+        return
+    with nullcontext() if path is None else _locked(session.world.disk, path):
+        own = LocalOffsets(session.world.disk, path)
+        own.load()
+        yield own
+
+
+@contextmanager
+def _locked(disk: Disk, path: str) -> Generator[None]:
+    """Keep other consumers from a file of offsets: each would replace it whole, and messages of others would be skipped."""
+    lock: DiskLock | None = None
+    try:
+        disk.make_directories(_directory_of(path))
+        lock = disk.lock(f"{path}.lock")
+    except BlockingIOError as error:
+        raise OffsetsUnreadable(path, "another consumer uses the file; each needs one of its own") from error
+    except OSError as error:  # macOS and Windows have no such locks, and some network file systems neither
+        log.debug("local_offsets_not_locked", path=path, reason=str(error))
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def changed_offsets(assigned: Iterable[tuple[MessageQueue, int, int | None]]) -> dict[MessageQueue, int]:

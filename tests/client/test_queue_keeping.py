@@ -199,6 +199,22 @@ async def test_broadcasting_members_keep_where_they_began(autojump_clock: MockCl
             assert await numbers(consumer) == [1]
 
 
+async def test_two_broadcasting_members_cannot_share_a_file(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """Each would write its own offsets over those of the other, which would then skip messages or repeat them."""
+    path = str(tmp_path / "new" / "offsets.json")
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with consuming(cluster, model=MessageModel.BROADCASTING, offsets_path=path) as consumer:
+            with pytest.raises(OffsetsUnreadable, match="another consumer uses the file"):
+                async with consuming(cluster, model=MessageModel.BROADCASTING, offsets_path=path):
+                    pass
+            broker.put("t", 0, b"0")
+            assert await numbers(consumer) == [0]
+        async with consuming(cluster, model=MessageModel.BROADCASTING, offsets_path=path) as consumer:
+            assert await numbers(consumer) == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_topic_that_is_deleted_and_made_again(autojump_clock: MockClock, seed: int) -> None:
     """Under a living consumer, and with fewer or more queues: each message that is sent to the new one comes."""
