@@ -101,10 +101,11 @@ async def open_consumer(
             has not read; it runs in the event loop, and what it raises is logged.
         on_assigned: called with the queues that this consumer has taken, before it reads them; it may be async. It may return
             the offsets at which to continue, by queue, for example those that the application keeps in a database.
-        on_revoked: called with the queues of which nothing more is handed out, before their offsets are committed and another
-            member reads them: what it acknowledges counts. It is also called after the lock of an ordered queue was lost, and
-            when the consumer closes, where nothing can be acknowledged any more. Both callbacks are waited for, 10 seconds at
-            most; what they raise is logged, and the consumer goes on.
+        on_revoked: called with the queues of which nothing more is handed out, before their offsets are committed for the last
+            time: what it acknowledges counts. With `orderly` no other member reads them before it has ended; otherwise another
+            one may read them already. It is also called after the lock of an ordered queue was lost, and when the consumer
+            closes, where nothing can be acknowledged any more. Both callbacks are waited for, 10 seconds at most; what they
+            raise is logged, and the consumer goes on.
         offsets_path: the file in which a broadcasting consumer keeps its offsets; without it they are kept in memory. Each
             consumer needs a file of its own, and has the lock of one beside it that ends in `.lock`.
         instance_name: replaces the random part of the client id.
@@ -119,7 +120,7 @@ async def open_consumer(
         SubscriptionRefused: a broker does not support the filter.
         OffsetsUnreadable: the file at `offsets_path` cannot be read or understood, or another consumer uses it.
     Cancellation: offsets are committed and locks released within three seconds, then everything is closed;
-        `on_revoked` has its own time before.
+        `on_revoked` has its own time in between.
     """
     world = world or real_world()
     check_group(group)

@@ -52,8 +52,8 @@ MESSAGES_PER_GET = 256
 COMMIT_AT_CLOSE_SECONDS, COMMIT_PAUSE_SECONDS = 2.0, 0.1
 """For how long, and after which pauses, the commits of a consumer that closes are repeated; an election takes less."""
 LOOK_AT_LOCKS_SECONDS = 1.0
-LEAVE_SECONDS = COMMIT_AT_CLOSE_SECONDS + 1.0
-"""How long a consumer takes to leave its group at most; then it leaves its locks to expire."""
+UNLOCK_AT_CLOSE_SECONDS = 1.0
+"""For how long a consumer that closes tries to release its locks; then it leaves them to expire."""
 
 
 @attrs.frozen
@@ -456,7 +456,7 @@ class Consumer(Seeks, Generic[Body]):
                         await check_subscription(self._session, self.group, subscription, address)
 
     async def close(self) -> None:
-        """Commit, release locks and wake the tasks that wait for messages, within `LEAVE_SECONDS`."""
+        """Wake the tasks that wait for messages, commit, notify the application and release locks; each of it has a limit."""
         self._direct.close()
         self._closed = True
         self._line.close()
@@ -464,20 +464,21 @@ class Consumer(Seeks, Generic[Body]):
         self._membership.sources.clear()
         for source in sources:
             source.drop()
-        with trio.CancelScope(shield=True):  # the callback has a limit of its own
-            notified = self._keeper.leaving
-            await self._keeper.callbacks.revoked(sorted(each.queue for each in sources if not notified.get(each)))
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVE_SECONDS):
+        with trio.CancelScope(shield=True):
             with trio.move_on_after(COMMIT_AT_CLOSE_SECONDS):
                 while await self._keeper.commit(sources, COMMIT_AT_CLOSE_SECONDS):
                     await trio.sleep(COMMIT_PAUSE_SECONDS)  # a group that has lost its master has another one in a moment
                     for topic in self.subscriptions:
                         with suppress(ClientError):
                             await self._session.refresh_route(topic)
+            # After the commit, because nobody renews the locks any more. The callback can acknowledge nothing, and is limited.
+            notified = self._keeper.leaving
+            await self._keeper.callbacks.revoked(sorted(each.queue for each in sources if not notified.get(each)))
             if self._membership.orderly:
-                async with trio.open_nursery() as nursery:
-                    for source in sources:
-                        nursery.start_soon(self._keeper.unlock, source.queue)
+                with trio.move_on_after(UNLOCK_AT_CLOSE_SECONDS):
+                    async with trio.open_nursery() as nursery:
+                        for source in sources:
+                            nursery.start_soon(self._keeper.unlock, source.queue)
 
     async def _look_at_locks(self) -> None:
         """Let loops in other threads, which cannot read trio's clock, notice that a lock has expired."""

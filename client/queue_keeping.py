@@ -139,13 +139,15 @@ class QueueKeeper:
     async def give(self, sources: Sequence[Source], *, locked: bool) -> None:
         """Stop reading queues that another member reads from now on; offsets are committed unless we have lost the locks.
 
-        The application is notified before the commit, which so includes what it acknowledges then; of an ordered queue, when
-        none of its messages is being processed any more.
+        They are committed once more when the application has been notified, with what it acknowledges then. Of a locked queue
+        it is notified when none of its messages is being processed any more. The member that gets another queue does not wait
+        for that, so the offset is committed before as well.
         """
         for source in sources:
             source.drop()
             self.leaving[source] = False  # until the end: if the consumer closes meanwhile, it finishes what remains to be done
         if not self._plan.locks:
+            await self.commit(sources, CALL_SECONDS)
             await self._notify(sources)
         if locked:
             await self.commit(sources, CALL_SECONDS)

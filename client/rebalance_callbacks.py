@@ -23,7 +23,7 @@ Offsets = Mapping[MessageQueue, int]
 OnAssigned = Callable[[list[MessageQueue]], Awaitable[Offsets | None] | Offsets | None]
 """Gets queues that the consumer has taken, before it reads them; may return the offsets at which it is to continue in them."""
 OnRevoked = Callable[[list[MessageQueue]], Awaitable[object] | object]
-"""Gets queues of which the consumer hands out nothing more, before another member gets them."""
+"""Gets queues of which the consumer hands out nothing more, in orderly consumption before another member gets them."""
 
 
 @attrs.frozen

@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from ledgermq.client.consumer import Consumer, open_consumer
+from ledgermq.client.membership import LOCK_RENEW_SECONDS
 from ledgermq.client.producer import open_producer
 from ledgermq.client.rebalance_callbacks import CALLBACK_SECONDS
 from ledgermq.client.received import ReceivedMessage
@@ -219,3 +220,48 @@ async def test_a_late_callback_whose_child_fails_as_it_is_cancelled_is_logged(au
             ) as consumer:
                 assert len(await consumer.get_many(2, 1)) == 2
         assert "rebalance_callback_failed" in [event["event"] for event in events]
+
+
+async def test_what_was_acknowledged_before_is_committed_before_the_callback(autojump_clock: MockClock) -> None:
+    """Without locks the next member reads the queue while the callback is still at work."""
+    committed: list[int | None] = []
+
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        fill(broker, 3, queue_id=1)
+        async with open_consumer(
+            NAMESRV,
+            "g",
+            "t",
+            consume_from=FIRST,
+            on_revoked=lambda _: committed.append(broker.offsets.get(("g", "t", 1))),
+            world=cluster.world,
+        ) as consumer:
+            async with consumer.take(3):
+                pass
+            join(broker)
+            await until(lambda: committed != [])
+            assert committed == [3]
+
+
+async def test_a_slow_callback_at_the_end_of_an_ordered_consumer_costs_no_commit(autojump_clock: MockClock) -> None:
+    """The lock, which nobody renews any more, expires meanwhile; and nobody else gets the queue before the callback ends."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        fill(broker, 3)
+        locked: list[bool] = []
+
+        async def slow(_: object) -> None:
+            await trio.sleep(CALLBACK_SECONDS - 0.1)
+            locked.append(("t", 0) in broker.locks)
+
+        async with open_consumer(
+            NAMESRV, "g", "t", consume_from=FIRST, orderly=True, on_revoked=slow, world=cluster.world
+        ) as consumer:
+            await trio.sleep(LOCK_RENEW_SECONDS + 0.5)
+            async with consumer.take(1):
+                pass
+        assert broker.offsets["g", "t", 0] == 1
+        assert (locked, broker.locks) == ([True], {})
