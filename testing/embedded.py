@@ -366,7 +366,7 @@ async def open_embedded(
         )
         world, running = real_world(), [EmbeddedNode(RealPlace(), config) for config in configs]
         elected = _controller(f"{folder}/controller", HOST, peers[0], peers[1]) if mode == "controller" else None
-        async with _opened(running, world, world, HOST, elected) as embedded:
+        async with _opened(running, world, HOST, elected) as embedded:
             yield embedded
 
 
@@ -397,7 +397,7 @@ async def open_virtual(
         for machine, config in zip(machines, configs, strict=True)
     ]
     elected = _controller("controller", own.host, *CONTROLLER_PORTS) if mode == "controller" else None
-    async with _opened(running, own.world(), own.world(), own.host, elected) as embedded:
+    async with _opened(running, own.world(), own.host, elected) as embedded:
         yield embedded
 
 
@@ -414,37 +414,34 @@ def _controller(store: str, host: str, port: int, raft_port: int) -> ControllerC
 
 @asynccontextmanager
 async def _opened(
-    nodes: Sequence[EmbeddedNode], served: World, world: World, host: str, controller: ControllerConfig | None
+    nodes: Sequence[EmbeddedNode], world: World, host: str, controller: ControllerConfig | None
 ) -> AsyncGenerator[OpenEmbedded]:
-    """Run a name server, and a controller if there is one, in the world `served`, and each broker in its place.
-
-    Clients get `world`.
-    """
-    electing = open_controller(controller, served) if controller is not None else nullcontext()
+    """Run a name server, and a controller if there is one, in the world of the clients, and each broker in its place."""
+    electing = open_controller(controller, world) if controller is not None else nullcontext()
+    failure = None
     async with (
-        open_namesrv(NamesrvConfig(listen_port=0, bind_address=host, tls=TlsSettings(OWN_TLS)), served) as server,
+        open_namesrv(NamesrvConfig(listen_port=0, bind_address=host, tls=TlsSettings(OWN_TLS)), world) as server,
         electing,
+        trio.open_nursery() as nursery,
     ):
-        namesrv, failure = str(server.address), None
-        async with trio.open_nursery() as nursery:
-            # Caught inside the nursery, so that a failure to start is raised as itself, not as a group of exceptions.
-            try:
+        # Caught inside the nurseries, those of the servers among them, so that it is raised as itself, not as a group.
+        try:
+            for node in nodes:
+                node.config = attrs.evolve(node.config, namesrv_addr=str(server.address))
+                await node.start(nursery)
+            embedded = OpenEmbedded(str(server.address), tuple(nodes), world, nursery)
+            if nodes[0].config.enable_dleger_commit_log or controller is not None:
+                await _come_together(embedded)
+            yield embedded
+        except BaseException as error:  # noqa: BLE001 - raised again outside
+            failure = error
+        else:
+            async with trio.open_nursery() as stopping:
                 for node in nodes:
-                    node.config = attrs.evolve(node.config, namesrv_addr=namesrv)
-                    await node.start(nursery)
-                embedded = OpenEmbedded(namesrv, tuple(nodes), world, nursery)
-                if nodes[0].config.enable_dleger_commit_log or controller is not None:
-                    await _come_together(embedded)
-                yield embedded
-            except BaseException as error:  # noqa: BLE001 - raised again outside
-                failure = error
-            else:
-                async with trio.open_nursery() as stopping:
-                    for node in nodes:
-                        stopping.start_soon(node.stop)
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+                    stopping.start_soon(node.stop)
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 async def _come_together(embedded: OpenEmbedded) -> None:
