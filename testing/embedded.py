@@ -245,7 +245,11 @@ class OpenEmbedded(Embedded):
 
 @attrs.define(eq=False, repr=False)
 class StartedEmbedded(Embedded):
-    """A cluster in a thread of its own; the methods may be called from any thread, and block."""
+    """A cluster in a thread of its own; the methods may be called from any thread, and block.
+
+    When the cluster has ended, with its block or because a broker has failed, those that block raise `LoopEndedError` of
+    `ledgermq.world.threads`, whose cause is the failure, if there is one.
+    """
 
     _open: OpenEmbedded
     _loop: ThreadLoop
@@ -344,11 +348,7 @@ async def open_embedded(
 ) -> AsyncGenerator[OpenEmbedded]:
     """Run a cluster in the current trio loop for the length of an `async with` block.
 
-    Args:
-        mode: see `broker_configs`.
-        nodes: see `broker_configs`.
-        store: a directory that outlives the cluster; a temporary one if None.
-        settings: see `broker_configs`.
+    The arguments and what is raised are those of `start_embedded`.
     """
     temporary = tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(store)
     # A broker that is killed and started again finds its ports free.
@@ -376,7 +376,8 @@ async def open_virtual(
 ) -> AsyncGenerator[OpenEmbedded]:
     """Run a cluster on simulated machines, one for each broker, for a trio test with an autojump clock.
 
-    Clients of the cluster need `world=embedded.world`.
+    Clients of the cluster need `world=embedded.world`. The arguments are those of `start_embedded`, with a `seed` in place of
+    `store`: it determines what the machines draw; the order of tasks is determined by that of `seeded_run`.
     """
     own, *machines = sim_machines(seed, nodes + 1)
     hosts = [machine.host for machine in machines]
@@ -474,7 +475,20 @@ async def wait_for_master(brokers: Callable[[], Sequence[Broker]]) -> Broker:
 def start_embedded(
     *, mode: str = "local", nodes: int = 1, store: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Generator[StartedEmbedded]:
-    """Run a cluster in a thread of its own for the length of a `with` block, for code of any kind."""
+    """Run a cluster in a thread of its own for the length of a `with` block, for code of any kind.
+
+    Args:
+        mode: `local`: independent masters; `ha`: one master, that waits for its slaves, and the slaves; `dledger`: a group that
+            elects its master; `controller`: brokers whose master a controller elects.
+        nodes: how many brokers.
+        store: a directory that outlives the cluster, with one of each broker; a temporary one if None.
+        settings: keys of `broker.conf` for all brokers.
+
+    Raises:
+        ValueError: no such mode, or no brokers.
+        BadConfig: a setting is not allowed.
+        RuntimeError: a group has not come together within a minute.
+    """
     with opened_in_thread(
         lambda: open_embedded(mode=mode, nodes=nodes, store=store, settings=settings), "ledgermq-embedded"
     ) as (embedded, loop):

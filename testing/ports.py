@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
 BROKER_PORTS = (0, -2, 1)
 """The ports of a broker relative to its listen port: that port, the one for old clients, and the one for slaves."""
-_RESERVABLE = sys.platform == "linux"
-"""Elsewhere a bound socket keeps even a server with `SO_REUSEADDR` from its port, so the sockets are closed at once."""
 
 
 @contextmanager
@@ -38,8 +35,6 @@ def reserved_ports(host: str, count: int, distances: Sequence[int] = (0,)) -> Ge
                     continue
                 ports.append(port)
                 stack.enter_context(attempt.pop_all())
-        if not _RESERVABLE:
-            stack.close()
         yield ports
 
 
