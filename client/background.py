@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import attrs
@@ -32,6 +32,17 @@ async def background_nursery() -> AsyncGenerator[trio.Nursery]:
         host.nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+async def call_at_end(close: Callable[[], object]) -> None:
+    """A task of that nursery which calls `close` when the nursery ends, because its block has ended or a task of it has failed.
+
+    The nursery still takes tasks then, and none later.
+    """
+    try:
+        await trio.sleep_forever()
+    finally:
+        close()
 
 
 @attrs.define(eq=False)

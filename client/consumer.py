@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 
-import trio
-
 from ..message.message import Body
 from ..remoting.signature import Credentials
 from ..world.real import World, real_world
@@ -14,7 +12,7 @@ from ..world.tls import ClientTls
 from . import environment
 from .arguments import check_function, check_group, check_text, shown
 from .assigned import HeldBytes
-from .background import background_nursery
+from .background import background_nursery, call_at_end
 from .consumer_options import AckMode, ConsumerOptions
 from .delivery import Line
 from .errors import InvalidArgument
@@ -204,17 +202,9 @@ async def _joined(
                 membership = Membership(session, group, subscriptions, options.model, divide, plan.locks, keeper)
                 consumer = Consumer(group, options, subscriptions, session, nursery, line, keeper, membership, decode=decode)
                 consumer.join()
-                nursery.start_soon(_close_at_end, line)
+                nursery.start_soon(call_at_end, line.close)
                 await consumer.begin()
                 yield consumer
         finally:
             if consumer is not None:
                 await consumer.close()
-
-
-async def _close_at_end(line: Line) -> None:
-    """Let no more tasks be started when the nursery ends, because the block has ended or one of its tasks has failed."""
-    try:
-        await trio.sleep_forever()
-    finally:
-        line.close()

@@ -32,7 +32,7 @@ from .arguments import (
     check_topic,
 )
 from .assigned import AssignedQueue, HeldBytes
-from .background import background_nursery
+from .background import background_nursery, call_at_end
 from .delivery import Line, Source
 from .errors import ClientError, Closed, InvalidArgument
 from .fetch import Fetcher, OnOffsetMoved, PullPlan
@@ -87,17 +87,25 @@ class PullConsumer(Seeks):
         Args:
             queues: queues of any topics.
             expression: the tag expression for the new queues.
+
+        Raises:
+            Closed: the consumer is closed, or was closed during the call.
+            ClientError: where to begin in one of the queues cannot be found now. The same queues are read as before.
         """
         wanted = set(check_queues("queues", queues))
         check_expression("expression", check_text("expression", expression))
         async with self._assigning:
-            for queue in [queue for queue in self._sources if queue not in wanted]:
-                self._drop(queue)
+            self._check_open()
+            starts: dict[MessageQueue, int] = {}
             for queue in sorted(wanted - self._sources.keys()):
                 if queue.topic not in self._session.routes.routes:
                     await self.queues(queue.topic)
                 committed = await self.committed(queue)
-                start = await min_offset(self._session, queue) if committed is None else committed
+                starts[queue] = await min_offset(self._session, queue) if committed is None else committed
+            self._check_open()  # it may have been closed meanwhile
+            for queue in [queue for queue in self._sources if queue not in wanted]:
+                self._drop(queue)
+            for queue, start in starts.items():
                 self._read(queue, start, Subscription(queue.topic, expression))
             await self._notify_brokers(expression)
 
@@ -195,17 +203,19 @@ class PullConsumer(Seeks):
         self._closed = True
         self._line.close()
 
-    def _source(self, queue: MessageQueue) -> Source:
+    def _check_open(self) -> None:
         if self._closed:
             raise Closed("the pull consumer is closed")
+
+    def _source(self, queue: MessageQueue) -> Source:
+        self._check_open()
         source = self._sources.get(check_queue("queue", queue))
         if source is None:
             raise InvalidArgument(f"{queue} is not assigned")
         return source
 
     def _take(self, messages_max: int) -> list[ReceivedMessage]:
-        if self._closed:
-            raise Closed("the pull consumer is closed")
+        self._check_open()
         messages = self._line.take(messages_max)
         for message in messages:
             message.settle()  # frees its memory; the application commits positions itself
@@ -311,7 +321,5 @@ async def open_pull_consumer(
             read_from,
             on_offset_moved,
         )
-        try:
-            yield consumer
-        finally:
-            consumer.close()
+        nursery.start_soon(call_at_end, consumer.close)
+        yield consumer

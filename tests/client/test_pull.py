@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from ledgermq.client.admin import open_admin
 from ledgermq.client.errors import ClientError, Closed, InvalidArgument, NoPermission, Unreachable
+from ledgermq.client.fetch import Fetcher
 from ledgermq.client.pull import PullConsumer, open_pull_consumer
 from ledgermq.message.json import loads
 from ledgermq.message.message import MessageQueue
@@ -220,3 +223,86 @@ async def test_assignments_that_overlap_follow_each_other(autojump_clock: MockCl
                 assert {message.queue for message in messages} == {QUEUE}
                 seen += numbers(messages)
             assert seen == [0, 1, 2]
+
+
+async def test_an_assignment_that_fails_changes_nothing(autojump_clock: MockClock) -> None:
+    """The queues that were read are read on, and none of the new ones is."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 3)
+        fill(broker, 1)
+        async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+            queues = await consumer.queues("t")
+            await consumer.assign(queues[:1])
+            broker.script(RequestCode.QUERY_CONSUMER_OFFSET, lambda request: request.response(ext={"offset": 0}))
+            broker.refuse(RequestCode.QUERY_CONSUMER_OFFSET, ResponseCode.NO_PERMISSION)
+            with pytest.raises(NoPermission):
+                await consumer.assign(queues[1:])
+            assert consumer.assignment() == queues[:1]
+            assert numbers(await consumer.poll(10, 1)) == [0]
+
+
+@pytest.mark.parametrize("queues", [[], [QUEUE]])
+async def test_a_closed_consumer_is_assigned_nothing(autojump_clock: MockClock, queues: list[MessageQueue]) -> None:
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+            await consumer.assign([QUEUE])
+        with pytest.raises(Closed):
+            await consumer.assign(queues)
+
+
+async def test_an_assignment_that_is_answered_after_the_end_raises(autojump_clock: MockClock, monkeypatch: Any) -> None:
+    """It starts no task in a nursery that is closed."""
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        ended = trio.Event()
+
+        async def answer_late(*_: object) -> int:
+            await ended.wait()
+            return 0
+
+        async def assign(consumer: PullConsumer) -> None:
+            with pytest.raises(Closed):
+                await consumer.assign([QUEUE])
+
+        monkeypatch.setattr(PullConsumer, "committed", answer_late)
+        async with trio.open_nursery() as nursery:
+            async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+                nursery.start_soon(assign, consumer)
+                await trio.sleep(1)
+            ended.set()
+
+
+async def test_a_consumer_whose_own_task_has_failed_refuses_to_seek(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        failing, outcomes = trio.Event(), list[BaseException]()
+
+        async def fail(_: Fetcher) -> None:
+            await failing.wait()
+            raise ZeroDivisionError
+
+        async def seek_late(consumer: PullConsumer) -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                try:
+                    await consumer.seek(QUEUE, 0)
+                except (Closed, RuntimeError) as error:
+                    outcomes.append(error)
+
+        monkeypatch.setattr(Fetcher, "run", fail)
+        with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+            async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer, trio.open_nursery() as nursery:
+                await consumer.assign([QUEUE])
+                nursery.start_soon(seek_late, consumer)
+                await trio.testing.wait_all_tasks_blocked()
+                failing.set()
+                await trio.sleep_forever()
+        assert [type(each) for each in outcomes] == [Closed]
