@@ -93,6 +93,8 @@ class Fetcher:
     on_messages: Callable[[], None]
     on_moved: Callable[[int], None]
     """Called with the offset to continue at, when the requested one is not in the queue."""
+    refused: str = ""
+    """Why the last answer was none that can be used; empty if it was one."""
     _room: trio.Event = attrs.field(factory=trio.Event)
     _pause: float = UNREACHABLE_PAUSE_SECONDS
     _last: _Last | None = None
@@ -114,11 +116,13 @@ class Fetcher:
             except (Unreachable, NoAnswer, NoRoute) as error:
                 pause = await self._look_elsewhere(error)
             except Refused as error:
+                self.refused = str(error)
                 if times := self.session.repeated.due(("compare", assigned.queue.broker_name, str(error)), trio.current_time()):
                     log.warning("queue_not_compared", queue=str(assigned.queue), reason=str(error), times=times)
                 pause = REFUSED_PAUSE_SECONDS
             except (BadAnswer, CorruptRecord) as error:
                 # Skipping it would silently lose messages, so the queue is stopped at this offset until the operator acts.
+                self.refused = str(error)
                 log.error("pull_answer_unusable", queue=str(assigned.queue), offset=assigned.next_offset, reason=str(error))
                 pause = REFUSED_PAUSE_SECONDS
             if pause:
@@ -241,6 +245,7 @@ class Fetcher:
         """Act on an answer; return the seconds to pause before the next pull."""
         assigned = self.assigned
         code = answer.code
+        self.refused = ""
         if code in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             next_offset = integer_of(answer, "nextBeginOffset", address)
             assigned.max_offset = integer_of(answer, "maxOffset", address)
@@ -274,6 +279,7 @@ class Fetcher:
         if code == ResponseCode.FLOW_CONTROL:
             return FLOW_CONTROL_PAUSE_SECONDS
         self._trusted = None  # the topic may be deleted, and come back with other messages
+        self.refused = str(refusal(code, answer.remark, str(address)))
         if times := self.session.repeated.due(("refusal", address, code, answer.remark), trio.current_time()):
             queue = str(assigned.queue)
             log.warning("pull_refused", queue=queue, broker=str(address), code=code, remark=answer.remark, times=times)

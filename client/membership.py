@@ -87,6 +87,13 @@ class Membership:
         elif queue in self._taking:
             self._taking[queue] = offset
 
+    def all_problems(self) -> list[str]:
+        """Why our share of the queues is not known or not read, in full or at all; a reason is named once for each topic."""
+        fetchers = [source.fetcher for source in self.sources.values()]
+        standing = [each for each in fetchers if each is not None and each.refused]
+        refused = [f"queues of {each.assigned.queue.topic} are not read: {each.refused}" for each in standing]
+        return list(dict.fromkeys([*self.problems.values(), *refused]))
+
     async def run(self) -> None:
         """Rebalance until cancelled, after a first call of `rebalance`."""
         settled = False

@@ -372,14 +372,14 @@ class Consumer(Seeks, Generic[Body]):
     async def healthy(self) -> Health:
         """Whether this consumer can do its work, as a readiness probe asks.
 
-        It can if a broker is connected and has answered a heartbeat lately, and all queues of its share are read; a member
-        without a share, or of a topic that does not exist yet, has nothing to read and is healthy. `problems` says what is not
-        so, also of a consumer that is stopped or closed.
+        It can if a broker is connected and has answered a heartbeat lately, all queues of its share are read, and no broker has
+        refused the last pull of one; a member without a share, or of a topic that does not exist yet, has nothing to read and
+        is healthy. `problems` says what is not so, also of a consumer that is stopped or closed.
         """
         await trio.lowlevel.checkpoint()
         if self._closed:
             return CLOSED
-        return STOPPED if self.stopped else Health((*self._session.problems(), *self._membership.problems.values()))
+        return STOPPED if self.stopped else Health((*self._session.problems(), *self._membership.all_problems()))
 
     def statistics(self) -> ConsumerStatistics:
         """What this consumer has done since it was opened, and what it holds now."""

@@ -9,8 +9,10 @@ from ledgermq.client.consumer import open_consumer
 from ledgermq.client.health import Health
 from ledgermq.client.session import CALL_SECONDS, HEARTBEAT_SECONDS, HEARTBEATS_MISSED_MAX
 from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
 
-from .fake_cluster import NAMESRV, open_cluster
+from .fake_cluster import NAMESRV, open_cluster, until
+from .test_consumer import fill
 
 
 async def test_a_consumer_is_healthy_while_it_reads_its_share(autojump_clock: MockClock) -> None:
@@ -77,3 +79,41 @@ async def test_brokers_that_are_gone_or_silent_are_a_problem(autojump_clock: Moc
             cluster.kill(broker)
             await trio.sleep(1)
             assert "no broker is connected" in (await consumer.healthy()).problems
+
+
+async def test_queues_whose_pulls_are_refused_are_a_problem(autojump_clock: MockClock) -> None:
+    """As those of a topic that was deleted, or that nobody may read any more, until a pull is answered again."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        broker.refuse(RequestCode.PULL_MESSAGE, ResponseCode.TOPIC_NOT_EXIST, times=20)
+        async with open_consumer(NAMESRV, "g", "t", world=cluster.world) as consumer:
+            await trio.sleep(5)
+            (problem,) = (await consumer.healthy()).problems
+            assert problem.startswith("queues of t are not read: ")
+            assert "scripted" in problem
+            await trio.sleep(15)
+            fill(broker, 1)
+            assert await consumer.get_one(5) is not None
+            await until(lambda: len(broker.held) == 2)
+            fill(broker, 1, queue_id=1)
+            assert await consumer.get_one(5) is not None
+            assert await consumer.healthy()
+
+
+def no_record(request: RemotingCommand) -> RemotingCommand:
+    fields = {"nextBeginOffset": 1, "minOffset": 0, "maxOffset": 1, "suggestWhichBrokerId": 0}
+    return request.response(ext=fields, body=b"no record")
+
+
+async def test_a_queue_whose_next_message_is_damaged_is_a_problem(autojump_clock: MockClock) -> None:
+    """It stands still there, so that nothing is skipped."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with open_consumer(NAMESRV, "g", "t", world=cluster.world) as consumer:
+            broker.script(RequestCode.PULL_MESSAGE, *[no_record] * 20)
+            fill(broker, 1)
+            await trio.sleep(5)
+            (problem,) = (await consumer.healthy()).problems
+            assert problem.startswith("queues of t are not read: ")
