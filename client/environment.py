@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import count
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -147,7 +148,7 @@ INSTANCE_NAME = Variable[str | None](
     WITH_INSTANCES,
     None,
     "text",
-    "Replaces the random part of the client id; every client needs another one.",
+    "Replaces the random part of the client id; every process needs another one, whose clients after the first add a number.",
     _text,
 )
 SEND_TIMEOUT = Variable[float](
@@ -260,6 +261,19 @@ VARIABLES: tuple[Variable[Any], ...] = (
     READ_FROM,
 )
 """All variables, in the order of the reference."""
+
+
+_named = count()
+"""Numbers the clients of this process whose names come from the environment."""
+
+
+def instance_name_of(given: str | None) -> str | None:
+    """`given` unless it is None, else what the variable says, with a number for each client of this process but the first."""
+    name = INSTANCE_NAME.value(None)
+    if given is not None or name is None:
+        return given
+    number = next(_named)
+    return f"{name}-{number}" if number else name
 
 
 def credentials_of(given: Credentials | None) -> Credentials | None:

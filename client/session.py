@@ -536,7 +536,7 @@ async def open_session(
     """
     _check_event_loop()
     namesrv, tls = environment.NAMESRV.value(namesrv), environment.TLS_CONFIG.value(tls)
-    instance_name, credentials = environment.INSTANCE_NAME.value(instance_name), environment.credentials_of(credentials)
+    instance_name, credentials = environment.instance_name_of(instance_name), environment.credentials_of(credentials)
     if instance_name is not None:
         check_text("instance_name", instance_name)
     if not isinstance(tls, bool | ClientTls):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from the application

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from ledgermq import open_admin, open_consumer, open_producer, open_pull_consumer
@@ -14,6 +16,7 @@ from ledgermq.client.environment import VARIABLES, Variable
 from ledgermq.client.errors import InvalidArgument
 from ledgermq.client.subscription import ReadFrom
 from ledgermq.message.message import Message
+from ledgermq.testing.embedded import open_virtual
 from ledgermq.world.tls import ClientTls
 
 from .fake_cluster import NAMESRV, open_cluster
@@ -101,10 +104,28 @@ async def test_a_client_needs_no_argument_that_the_environment_has(
         ):
             await producer.send(Message("t", b"0"))
             assert producer.options.retries == 5
-            assert consumer.client_id.endswith("@first")
+            assert "@first" in consumer.client_id
         with pytest.raises(InvalidArgument, match="group ''"):
             async with open_consumer(topics="t", world=cluster.world):
                 pass
+
+
+async def test_clients_of_one_process_do_not_share_the_instance_name_of_the_environment(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one client id both members of a group would take all its queues."""
+    monkeypatch.setenv("LEDGERMQ_INSTANCE_NAME", "first")
+    async with open_virtual() as cluster:
+        async with open_producer(cluster.namesrv, world=cluster.world) as producer:
+            await producer.send(Message("t", b"0"))
+        async with (
+            open_consumer(cluster.namesrv, "g", "t", world=cluster.world) as one,
+            open_consumer(cluster.namesrv, "g", "t", world=cluster.world) as two,
+        ):
+            assert re.search(r"@first(-\d+)?$", one.client_id)
+            assert re.search(r"@first-\d+$", two.client_id)
+            await trio.sleep(30)
+            assert set(one.queues) & set(two.queues) == set()
 
 
 def test_a_file_of_rocketmqs_keys_turns_tls_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
