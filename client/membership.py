@@ -17,7 +17,7 @@ from ..message.message import MessageQueue
 from ..world.events import EventLogger, get_logger
 from ..world.network import Address
 from .delivery import LOCK_LOST_SECONDS, Source
-from .errors import BrokerSystemError, ClientError, NoAnswer, NoRoute, NoRouteReason
+from .errors import BrokerSystemError, ClientError, NoAnswer, NoRoute, NoRouteReason, Unreachable
 from .queue_calls import group_members, lock_queues, master_of
 from .queue_keeping import QueueKeeper
 from .rebalance import Strategy, allocate
@@ -135,10 +135,11 @@ class Membership:
             if source.queue in locked and source.is_locked:
                 source.locked_until = asked_at + LOCK_LOST_SECONDS
                 source.line.offer(source)
-            elif self.sources.get(source.queue) is source:
+                continue
+            source.locked_until = 0.0  # so nothing is committed any more, of a queue that is being given up neither
+            if self.sources.get(source.queue) is source:
                 # Another member may have read the queue since, or be reading it now, so our pulled messages are out of date.
                 self._log.warning("queue_lock_lost", queue=str(source.queue))
-                source.locked_until = 0.0
                 del self.sources[source.queue]
                 await self.keeper.give([source], locked=False)
                 self.want_rebalance()
@@ -217,6 +218,8 @@ class Membership:
         avoided = self.session.avoided()
         found = [self.session.routes.member(broker.name, 0, avoided) for broker in route.brokers]
         addresses: list[Address] = [member[0] for member in found if member is not None]
+        if not addresses:
+            raise Unreachable(route.topic, "the route has no member of its brokers")
         start = self.session.world.randomness.randrange(len(addresses))
         failure: ClientError | None = None
         for address in addresses[start:] + addresses[:start]:

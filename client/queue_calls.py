@@ -1,13 +1,15 @@
 """Calls for one queue or one group, shared by consumers and the admin client; each is one request and its answer.
 
-All calls raise `Unreachable`, `NoAnswer` or `Refused`; none of them retries.
+All calls raise `Unreachable`, `NoAnswer`, `BadAnswer` or `Refused`; none of them retries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from ..message.errors import JsonError
 from ..message.json import dumps, loads
 from ..message.message import MessageQueue
 from ..remoting.codes import RequestCode
@@ -156,11 +158,21 @@ async def check_subscription(session: Session, group: str, subscription: Subscri
         raise SubscriptionRefused(error.code, error.remark, error.address) from error
 
 
+@contextmanager
+def _readable(address: Address, what: str) -> Generator[None]:
+    """Raise a `BadAnswer` for a body that has another structure than `what` has."""
+    try:
+        yield
+    except (JsonError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(str(address), what) from error
+
+
 async def group_members(session: Session, group: str, address: Address) -> list[str]:
     """Client ids of the members of `group` that one broker knows."""
     answer = await session.ask(address, request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group}))
-    body: Any = loads(answer.body) if answer.body else None
-    return [str(client_id) for client_id in body["consumerIdList"]] if body else []
+    with _readable(address, "a list of members"):
+        body: Any = loads(answer.body) if answer.body else None
+        return [str(client_id) for client_id in body["consumerIdList"]] if body else []
 
 
 def _lock_body(session: Session, group: str, queues: Iterable[MessageQueue]) -> bytes:
@@ -171,9 +183,10 @@ def _lock_body(session: Session, group: str, queues: Iterable[MessageQueue]) -> 
 async def lock_queues(session: Session, group: str, address: Address, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
     """Lock queues of one broker for this client; returns those that are locked for us now."""
     answer = await session.ask(address, request(RequestCode.LOCK_BATCH_MQ, body=_lock_body(session, group, queues)))
-    body: Any = loads(answer.body) if answer.body else None
-    locked: list[Any] = body.get("lockOKMQSet") or [] if body else []
-    return {MessageQueue(item["topic"], item["brokerName"], int(item["queueId"])) for item in locked}
+    with _readable(address, "a list of locked queues"):
+        body: Any = loads(answer.body) if answer.body else None
+        locked: list[Any] = body.get("lockOKMQSet") or [] if body else []
+        return {MessageQueue(item["topic"], item["brokerName"], int(item["queueId"])) for item in locked}
 
 
 async def unlock_queues(

@@ -18,7 +18,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.logs import capture_logs
 
-from .fake_cluster import NAMESRV, open_cluster
+from .fake_cluster import NAMESRV, FakeCluster, open_cluster, until
 from .test_consumer import fill, numbers
 from .test_orderly import join
 
@@ -100,3 +100,35 @@ async def test_a_strategy_cannot_give_queues_that_the_topic_does_not_have(autoju
         cluster.create("other", 1)
         async with open_consumer(NAMESRV, "g", "t", strategy=foreign, world=cluster.world) as consumer:
             assert consumer.queues == [MessageQueue("t", "b1", 0)]
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"[1]", b'{"consumerIdList":1}'])
+async def test_a_list_of_members_that_cannot_be_read_is_asked_for_again(autojump_clock: MockClock, body: bytes) -> None:
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        broker.script(RequestCode.GET_CONSUMER_LIST_BY_GROUP, lambda request: request.response(body=body))
+        async with open_consumer(NAMESRV, "g", "t", world=cluster.world) as consumer:
+            assert consumer.queues == []
+            await until(lambda: len(consumer.queues) == 1)
+
+
+async def test_a_broker_that_a_later_route_names_without_addresses_is_waited_for(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The latest route says where a broker is, and the queues of the earlier one cannot be divided until it is back."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        cluster.create("u", 1)
+        addresses = [{"0": str(broker.address)}]
+
+        def known_once(_: FakeCluster) -> list[dict[str, object]]:
+            known: dict[str, str] = addresses.pop() if addresses else {}
+            return [{"brokerName": "b1", "cluster": "c", "brokerAddrs": known}]
+
+        monkeypatch.setattr(FakeCluster, "_broker_datas", known_once)
+        async with open_consumer(NAMESRV, "g", ["t", "u"], world=cluster.world) as consumer:
+            assert not await consumer.healthy()
+            monkeypatch.undo()
+            await until(lambda: len(consumer.queues) == 2)

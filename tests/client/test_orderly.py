@@ -430,3 +430,41 @@ async def test_a_lock_is_renewed_in_time_however_long_the_opening_takes(autojump
                 await trio.sleep(60)
                 assert consumer.queues == assigned == [MessageQueue(topic, "b1", 0) for topic in topics]
         assert "queue_lock_lost" not in [event["event"] for event in events]
+
+
+async def test_a_lock_that_was_lost_while_its_queue_is_handed_over_allows_no_commit(autojump_clock: MockClock) -> None:
+    """Another member has the queue, and its commits would be undone."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        fill(broker, 3, queue_id=1)
+        async with consuming(cluster, "a", ack="explicit") as consumer:
+            message = await consumer.get_one(1)
+            join(broker)
+            await until(lambda: len(consumer.queues) == 1)
+            broker.locks["t", 1] = "another"
+            broker.offsets["g", "t", 1] = 2
+            await until(lambda: len(broker.requests_of(LOCK)) >= 3)
+            await trio.sleep(1)
+            await message.ack()
+            await trio.sleep(5)
+            assert broker.offsets["g", "t", 1] == 2
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"[1]", b'{"lockOKMQSet":[1]}', b'{"lockOKMQSet":[{"topic":"t"}]}'])
+async def test_an_answer_about_locks_that_cannot_be_read_is_one_that_failed(autojump_clock: MockClock, body: bytes) -> None:
+    """The consumer goes on, and asks again, for a first lock as for a renewal."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+
+        def malformed(request: RemotingCommand) -> RemotingCommand:
+            return request.response(body=body)
+
+        broker.script(LOCK, malformed)
+        async with consuming(cluster, "a") as consumer:
+            assert consumer.queues == []
+            await until(lambda: len(consumer.queues) == 1)
+            broker.script(LOCK, malformed)
+            await trio.sleep(LOCK_RENEW_SECONDS + 15)
+            assert len(consumer.queues) == 1
