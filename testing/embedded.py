@@ -380,19 +380,16 @@ async def open_virtual(
     `store`: it determines what the machines draw; the order of tasks is determined by that of `seeded_run`.
     """
     own, *machines = sim_machines(seed, nodes + 1)
-    hosts = [machine.host for machine in machines]
+    peers = ";".join(f"n{at}-{machine.host}:{RAFT_PORT}" for at, machine in enumerate(machines))
+    group = {"dLegerPeers": peers} if mode == "dledger" else {}
     configs = broker_configs(
         "store",
         own.host,
         mode=mode,
         nodes=nodes,
-        settings=settings,
-        raft_ports=[RAFT_PORT] * nodes,
+        settings={**group, **(settings or {})},
         controller=str(Address(own.host, CONTROLLER_PORTS[0])),
     )
-    if mode == "dledger":
-        peers = ";".join(f"n{at}-{host}:{RAFT_PORT}" for at, host in enumerate(hosts))
-        configs = [attrs.evolve(config, dleger_peers=peers) for config in configs]
     running = [
         EmbeddedNode(SimulatedPlace(machine), attrs.evolve(config, broker_ip1=machine.host, bind_address=machine.host))
         for machine, config in zip(machines, configs, strict=True)
