@@ -362,8 +362,12 @@ def _acknowledge_failed_messages(_: Any) -> Any:
     return retry
 
 
-FOUND_BY_TESTS = {"raft: remember with a part of the log": found_by("ha/raft/test_forgetting.py")}
-"""The bugs of Raft for which a directed test of the core takes the place of drawn groups, of which too many would be needed."""
+FOUND_BY_TESTS = {
+    "raft: remember with a part of the log": found_by("ha/raft/test_forgetting.py"),
+    "believe a slave that knows no offset": found_by("client/test_queue_keeping.py"),
+    "keep a silent connection": found_by("client/test_session.py"),
+}
+"""Bugs for which a directed test takes the place of drawn runs, of which too many would be needed."""
 MUTANTS = (
     Mutant("ack before sync", LocalCommitLog, "when_stored", _ack_before_sync),
     Mutant("go on after a failed sync", LocalCommitLog, "_stop", _ignore_a_failed_sync),
@@ -405,10 +409,13 @@ MUTANTS = (
     Mutant("swap two messages of an answer", ReadSide, "get", _deliver_backwards, simulate_cluster),
     Mutant("leave a message out of an answer", ReadSide, "get", _skip_a_message, simulate_cluster),
     *(
-        Mutant(name, owner, attribute, make, _with("plain", *workloads))
+        Mutant(name, owner, attribute, make, FOUND_BY_TESTS.get(name, _with("plain", *workloads)))
         for name, owner, attribute, make, workloads in CLIENT_BUGS
     ),
-    *(Mutant(name, owner, attribute, make, _widely_with(*workloads)) for name, owner, attribute, make, workloads in WIDE_BUGS),
+    *(
+        Mutant(name, owner, attribute, make, FOUND_BY_TESTS.get(name, _widely_with(*workloads)))
+        for name, owner, attribute, make, workloads in WIDE_BUGS
+    ),
     Mutant("lose some delayed messages", delay, "delivery_of", _lose_some_delayed_messages, _with("plain", "delayed")),
     Mutant(
         "keep the messages of a deleted topic", ConsumeQueue, "restart", _keep_deleted_messages, _with("plain", "deletions")
