@@ -30,7 +30,8 @@ EXPANDED_NODES_MAX = 1_000_000
 """Values that back-references may add, counted as if each were a copy: what writing the result again would cost."""
 
 _BOM = b"\xef\xbb\xbf"
-_REFERENCE = "$ref"
+REFERENCE = "$ref"
+"""The key of a back-reference, which no table may have as a key of its own: fastjson resolves it wherever it reads one."""
 
 # A string without escapes, the beginning of another one, or what precedes a bare integer key, and the key.
 _STRING_OR_BARE_KEY = re.compile(rb'"[^"\\]*+"|"|[{,]\s*+(-?\d++)(?=\s*+:)')
@@ -48,17 +49,18 @@ _WORD = re.compile("|".join(_WORDS))
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 
-def loads(data: bytes, *, loose_bytes_max: int | None = None) -> Any:
+def loads(data: bytes, *, loose_bytes_max: int | None = None, references: bool = True) -> Any:
     """Read a JSON body.
 
     Args:
         loose_bytes_max: only strict JSON may have more bytes than this; bare integer keys in any number if None.
+        references: False if the writer makes no back-references, so that a key `$ref` is a key like any other.
 
     Raises:
         JsonError: not JSON even by fastjson's rules, or beyond the bounds above.
     """
     data = data.removeprefix(_BOM)
-    if b'"$ref"' not in data:
+    if not references or b'"$ref"' not in data:
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError as error:
@@ -77,7 +79,7 @@ def loads(data: bytes, *, loose_bytes_max: int | None = None) -> Any:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise JsonError("not UTF-8", error.start) from error
-    return _Reader(text).read()
+    return _Reader(text, references).read()
 
 
 def message_queue_of(key: str) -> MessageQueue:
@@ -174,6 +176,7 @@ class _Reader:
     """A recursive reader of one text; recursion ends at `DEPTH_MAX`."""
 
     text: str
+    _references: bool = True
     _at: int = 0
     _open: list[Any] = attrs.field(factory=list[Any])
     """Containers that are being read, outermost first."""
@@ -261,7 +264,7 @@ class _Reader:
                     break
         self._at += 1
         self._open.pop()
-        if len(items) == 1 and isinstance(path := items.get(_REFERENCE), str):
+        if self._references and len(items) == 1 and isinstance(path := items.get(REFERENCE), str):
             return self._resolve(path, start)
         if keys:
             self._key_objects[id(items)] = (items, keys)
@@ -282,7 +285,7 @@ class _Reader:
             return self._string()
         start = self._at
         if first == "{":
-            reference = _REFERENCE_KEY.match(self.text, start)
+            reference = _REFERENCE_KEY.match(self.text, start) if self._references else None
             if reference is None:
                 key = orjson.dumps(self._object(), option=orjson.OPT_SORT_KEYS).decode()
                 keys.append(key)

@@ -14,7 +14,7 @@ import orjson
 import trio
 
 from ..message.data_version import DataVersion
-from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, dumps_strict, loads
+from ..message.json import OF_STRANGERS_BYTES_MAX, REFERENCE, dumps, dumps_strict, loads
 from ..message.numbers import int_of
 from ..remoting.bounds import checked_name, refuse
 from ..remoting.changed_settings import KeptFile, requested_changes
@@ -291,6 +291,8 @@ class Handlers:
     async def put_kv_config(self, request: RemotingCommand) -> RemotingCommand:
         namespace, key = (checked_name(name, request.text(name)) for name in ("namespace", "key"))
         value = request.text("value")
+        if REFERENCE in (namespace, key):
+            raise refuse(f"readers of JSON take {REFERENCE} for a reference, so it is no namespace and no key")
         if len(value) > VALUE_CHARACTERS_MAX:
             raise refuse(f"a value has at most {VALUE_CHARACTERS_MAX} characters (got {len(value)})")
         async with self._saving:

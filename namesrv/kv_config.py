@@ -36,7 +36,7 @@ class KvConfig:
         Raises:
             JsonError: the content is not a KV configuration.
         """
-        value: Any = loads(content)
+        value: Any = loads(content, references=False)
         try:
             tables = value["configTable"].items()
             return cls({namespace: {key: str(text) for key, text in entries.items()} for namespace, entries in tables})

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard, cast
 import attrs
 
 from ...message.flags import PERM_INHERIT, PERM_READ_WRITE
-from ...message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
+from ...message.json import OF_STRANGERS_BYTES_MAX, REFERENCE, dumps, loads
 from ...message.numbers import is_digits
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
@@ -188,7 +188,12 @@ class Administration:
             raise _invalid(f"retryMaxTimes is a number of 32 bits (got {config.retry_max_times})")
         known = self.table_log.group(config.group_name)
         before: Mapping[str, str] = known.others.get("attributes") or {} if known is not None else {}
-        return attrs.evolve(config, others={**config.others, "attributes": altered_attributes(before, _changes_of(given))})
+        others = {**config.others, "attributes": altered_attributes(before, _changes_of(given))}
+        if f'"{REFERENCE}":'.encode() in dumps(others):  # in a text, a backslash precedes each quotation mark
+            raise _invalid(
+                f"readers of JSON take {REFERENCE} for a reference, so a group has no setting or attribute of that name"
+            )
+        return attrs.evolve(config, others=others)
 
     async def delete_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """207: delete a group's settings and, if requested, its consumer offsets."""

@@ -43,6 +43,11 @@ def test_a_reference_gives_what_it_points_to() -> None:
     assert value["0"] == {"x": 2}
 
 
+def test_a_reference_is_a_key_like_any_other_where_its_writer_makes_none() -> None:
+    assert loads(b'{"a":{"$ref":"x"}}', references=False) == {"a": {"$ref": "x"}}
+    assert loads(b'{{"$ref":"x"}:{"$ref":"y"}}', references=False) == {'{"$ref":"x"}': {"$ref": "y"}}
+
+
 @pytest.mark.parametrize("body", [b'{"a":{"$ref":"$"}}', b'{"a":{"b":{"$ref":"$.a"}}}', b'{"a":{"$ref":"$.no"}}'])
 def test_a_reference_to_nothing_or_to_what_holds_it_is_refused(body: bytes) -> None:
     with pytest.raises(JsonError):

@@ -339,6 +339,23 @@ async def test_a_damaged_kv_configuration_is_replaced_by_its_backup_or_refused(w
             pass
 
 
+async def test_a_key_that_fastjson_resolves_is_refused_and_one_that_a_file_has_is_a_key(world: World, tmp_path: Path) -> None:
+    """A file that an earlier version wrote with such a key must not keep the name server from starting."""
+    path = tmp_path / "kvConfig.json"
+    path.write_bytes(b'{"configTable":{"ORDER_TOPIC_CONFIG":{"$ref":"x"}}}')
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "$ref"}
+
+    async with connected_namesrv(world, kv_config_path=str(path)) as (_, channel):
+        got = await ask(channel, RequestCode.GET_KV_CONFIG, ext=order)
+        put = await ask(channel, RequestCode.PUT_KV_CONFIG, ext=order, value="y")
+        named = await ask(channel, RequestCode.PUT_KV_CONFIG, namespace="$ref", key="k", value="y")
+        await ask(channel, RequestCode.DELETE_KV_CONFIG, ext=order)
+
+    assert got.ext == {"value": "x"}
+    assert put.code == named.code == ResponseCode.SYSTEM_ERROR
+    assert path.read_bytes() == b'{"configTable":{"ORDER_TOPIC_CONFIG":{}}}'
+
+
 async def test_the_configuration_is_read_and_changed_through_the_network(world: World, tmp_path: Path) -> None:
     """Good keys take effect and are kept for the next start; the others are refused, and nothing of the request is done."""
     path = tmp_path / "namesrv.properties"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -159,10 +160,12 @@ async def test_group_is_created_and_shown_with_settings_of_later_versions(desk: 
         {"groupName": "g2", "retryQueueNums": -1},
         {"groupName": "g2", "retryMaxTimes": "x"},
         {"groupName": "g2", "retryMaxTimes": 1 << 31},
+        {"groupName": "g2", "attributes": {"+$ref": "x"}},
+        {"groupName": "g2", "groupRetryPolicy": {"$ref": "x", "type": 1}},
     ],
 )
-async def test_illegal_group_is_refused(desk: Desk, body: dict[str, str | int]) -> None:
-    """A group that breaks a rule is refused, alone and in a list."""
+async def test_illegal_group_is_refused(desk: Desk, body: dict[str, Any]) -> None:
+    """A group that breaks a rule is refused, alone and in a list; no node could read the event with a key `$ref`."""
     single = desk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
     listed = desk.ask(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body={"groupConfigList": [{"groupName": "g3"}, body]}
