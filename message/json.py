@@ -183,8 +183,8 @@ class _Reader:
     _key_objects: dict[int, tuple[Any, list[str]]] = attrs.field(factory=dict[int, tuple[Any, list[str]]])
     """By identity of a map: the map, and its keys that were objects, in order of appearance."""
     _expanded: int = 0
-    _sizes: dict[int, tuple[Any, int]] = attrs.field(factory=dict[int, tuple[Any, int]])
-    """By identity of a complete container that was referred to, or is inside one: the container and its number of values."""
+    _sizes: dict[int, tuple[Any, int, int]] = attrs.field(factory=dict[int, tuple[Any, int, int]])
+    """By identity of a complete container that was referred to, or is inside one: the container, its values and its depth."""
 
     def read(self) -> Any:
         value = self._value()
@@ -304,21 +304,27 @@ class _Reader:
         target = self._follow(path, position)
         if any(target is container for container in self._open):
             raise JsonError(f"the reference {path!r} leads to what contains it", position)
-        self._expanded += self._size_of(target)
+        values, depth = self._size_of(target)
+        if len(self._open) + depth > DEPTH_MAX:
+            raise JsonError(f"nested more than {DEPTH_MAX} deep", position)
+        self._expanded += values
         if self._expanded >= EXPANDED_NODES_MAX:
             raise JsonError(f"references expand to more than {EXPANDED_NODES_MAX} values", position)
         return target
 
-    def _size_of(self, value: Any) -> int:
+    def _size_of(self, value: Any) -> tuple[int, int]:
+        """The number of values of a complete value, itself included, and how deep containers are nested in it."""
         # Each container is counted once; otherwise nested references would take as long as all the copies that they expand to.
         if not isinstance(value, dict | list):
-            return 1
+            return 1, 0
         known = self._sizes.get(id(cast("Any", value)))
         if known is None:
             container = cast("dict[str, Any] | list[Any]", value)
             members = container.values() if isinstance(container, dict) else container
-            known = self._sizes[id(container)] = (container, 1 + sum(map(self._size_of, members)))
-        return known[1]
+            sizes = [self._size_of(member) for member in members]
+            values, depth = 1 + sum(count for count, _ in sizes), 1 + max((depth for _, depth in sizes), default=0)
+            known = self._sizes[id(container)] = container, values, depth
+        return known[1:]
 
     def _resolve_key(self, path: str, turn: int, position: int) -> str:
         """The key that a reference names: every object key of a map has the path `<map>.null`, in their order."""

@@ -67,6 +67,15 @@ def test_nesting_beyond_the_bound_is_refused_not_overflowed() -> None:
         loads(b"{{}:" * (DEPTH_MAX + 2) + b"1" + b"}" * (DEPTH_MAX + 2))
 
 
+def test_references_nest_no_deeper_than_what_is_written_out() -> None:
+    """A writer goes down as deep as the references lead, and so does a key that is one."""
+    listed = ",".join(f'[{{"$ref":"$[{n - 1}]"}}]' for n in range(1, 300))
+    body = f'[[],{listed},{{{{"$ref":"$[299]"}}:1}}]'.encode()
+
+    with pytest.raises(JsonError, match="nested more than"):
+        loads(body)
+
+
 def test_references_to_references_cost_no_more_than_their_text(cpu_seconds: Callable[[], float]) -> None:
     doubled = ",".join(f'"a{n}":[{{"$ref":"$.a{n - 1}"}},{{"$ref":"$.a{n - 1}"}}]' for n in range(1, 60))
     before = cpu_seconds()
