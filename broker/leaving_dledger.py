@@ -1,10 +1,10 @@
 """Leaving DLedger mode, offline: the store of a group's only voter is written once more, as a classic store.
 
 Every record of the store, in an older classic log and in the ledger, is copied into a classic log in the same order. It gets
-a new physical offset, because a ledger has headers between its records. Its queue offset stays, so consumer offsets stay
-valid. Of the control records, those that determine queues are copied; those that change tables are not, because the tables'
-files contain them. Queues and index are derived when a broker opens the copy for the first time. The original store is not
-changed.
+a new physical offset, because a ledger has headers between its records, and the table of numbered sends gets the new ones. Its
+queue offset stays, so consumer offsets stay valid. Of the control records, those that determine queues are copied; those that
+change tables are not, because the tables' files contain them. Queues and index are derived when a broker opens the copy for the
+first time. The original store keeps all that is sound in it: a torn end of its ledger is cut off, as at a start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from ..store.locking import lock_store
 from ..store.offline import UNFINISHED, Advance, LogFile, LogRecord, Report, read_log
 from ..world.disk import Disk
 from ..world.real import World
-from .persistence import IN_LOG_KEY, LOG_OFFSET_KEY, STATED_FROM_KEY, UNSURE_KEY
+from .numbered_sends import NUMBERS_FILE
+from .persistence import IN_LOG_KEY, LOG_OFFSET_KEY, STATED_FROM_KEY, UNREADABLE, UNSURE_KEY, encoded
+from .send_table import SendTable
 
 BATCH_BYTES = 1 << 20
 """Records are collected up to this size and then written together."""
@@ -73,13 +75,15 @@ def write_classic_copy(world: World, root: str, target: str, advance: Advance = 
         _check_complete(disk, root, look_at_node(disk, root))
         tables = _tables(disk, root)
         ends = [table[LOG_OFFSET_KEY] for table in tables.values() if LOG_OFFSET_KEY in table]
-        copy = _copy_log(world, all_log_files(disk, root), target, min(ends, default=0), advance)
+        numbers = _Numbers(tables.pop(NUMBERS_FILE, None))
+        copy = _copy_log(world, all_log_files(disk, root), target, min(ends, default=0), numbers, advance)
         for name, table in tables.items():
             if LOG_OFFSET_KEY in table:
                 table[LOG_OFFSET_KEY] = copy.end
             for key in (IN_LOG_KEY, STATED_FROM_KEY, UNSURE_KEY):
                 table.pop(key, None)  # the copied log lacks the events of tables
             JsonFile(disk, f"{target}/config/{name}").save(table)
+        numbers.save(disk, target, copy.end)
         disk.replace(f"{target}/{UNFINISHED}", f"{target}/commitlog")
         disk.sync_directory(target)
         disk.sync_directory(target.rpartition("/")[0] or ("/" if target.startswith("/") else "."))
@@ -117,7 +121,44 @@ def _tables(disk: Disk, root: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _copy_log(world: World, files: list[LogFile], target: str, tables_end: int, advance: Advance) -> ClassicCopy:
+@attrs.define
+class _Numbers:
+    """The table of numbered sends, whose messages get other physical offsets."""
+
+    stored: dict[str, Any] | None
+    """The content of the table's file; None if there is none, and then a start makes the table from the log."""
+    table: SendTable = attrs.field(factory=SendTable)
+    moved: dict[int, int] = attrs.field(factory=dict[int, int])
+    """By the physical offset of a message in the store, that in the copy; -1 for one that was not copied (yet)."""
+    resume: int = -1
+    """Where in the copy the log goes on that the file does not contain; -1 if the file contains all that was copied."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.stored is None:
+            return
+        try:
+            self.table.load(self.stored)
+        except UNREADABLE as error:
+            raise CannotLeave(f"{NUMBERS_FILE} cannot be read ({error!r}); nothing was written") from error
+        self.moved = {send[1]: -1 for producer in self.table.producers.values() for send in producer.sends}
+
+    def note(self, before: int, after: int) -> None:
+        """Note that a record was copied; called in the order of the log."""
+        if before in self.moved:
+            self.moved[before] = after
+        if self.stored is not None and self.resume < 0 and before >= self.stored.get(LOG_OFFSET_KEY, 0):
+            self.resume = after
+
+    def save(self, disk: Disk, target: str, end: int) -> None:
+        if self.stored is not None:
+            self.table.move(self.moved)
+            content = {LOG_OFFSET_KEY: self.resume if self.resume >= 0 else end, **self.table.to_json()}
+            JsonFile(disk, f"{target}/config/{NUMBERS_FILE}").save(encoded(content))
+
+
+def _copy_log(
+    world: World, files: list[LogFile], target: str, tables_end: int, numbers: _Numbers, advance: Advance
+) -> ClassicCopy:
     """Copy the log; the tables' files contain all events before `tables_end`."""
     config = StoreConfig(
         store_path_root_dir=target,
@@ -130,7 +171,9 @@ def _copy_log(world: World, files: list[LogFile], target: str, tables_end: int, 
         report = Report()
         count = 0
         for batch in _batches(read_log(files, report=report, advance=advance), tables_end):
-            log.append(batch)
+            appended = log.append([bytes(record.bytes) for record in batch])
+            for record, offset in zip(batch, appended.offsets, strict=True):
+                numbers.note(record.offset, offset)
             count += len(batch)
         if report.problems:
             raise CannotLeave(f"the log is not sound: {'; '.join(report.problems)}")
@@ -140,13 +183,13 @@ def _copy_log(world: World, files: list[LogFile], target: str, tables_end: int, 
         log.close()
 
 
-def _batches(records: Iterator[LogRecord], tables_end: int) -> Iterator[list[bytes]]:
+def _batches(records: Iterator[LogRecord], tables_end: int) -> Iterator[list[LogRecord]]:
     """The records that belong in the copy, in batches of about `BATCH_BYTES`.
 
     Raises:
         CannotLeave: the log changes a table behind `tables_end`, so the tables' files lack that change.
     """
-    batch, size = list[bytes](), 0
+    batch, size = list[LogRecord](), 0
     for record in records:
         if is_control(record.topic, record.span.sys_flag):
             kind = _kind_of(record)
@@ -157,7 +200,7 @@ def _batches(records: Iterator[LogRecord], tables_end: int) -> Iterator[list[byt
                 )
             if kind not in _COPIED_CONTROLS:
                 continue
-        batch.append(bytes(record.bytes))
+        batch.append(record)
         size += record.span.size
         if size >= BATCH_BYTES:
             yield batch

@@ -174,6 +174,11 @@ class SendTable:
                 producer.sends = left
                 self.changes += 1
 
+    def move(self, offsets: Mapping[int, int]) -> None:
+        """Give each message the physical offset that it has in a copy of the log; a negative one says that it has expired."""
+        for producer in self.producers.values():
+            producer.sends = [(sequence, offsets[at], size) for sequence, at, size in producer.sends]
+
     def clear(self, now_ms: int) -> None:
         """Forget everything, because the log begins anew, with what other nodes stored before `now_ms`."""
         self.producers.clear()

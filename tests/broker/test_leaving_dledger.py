@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from errno import EIO
 from itertools import count
 from typing import Any, cast
@@ -19,16 +20,22 @@ from ledgermq.client.consumer import ConsumeFrom, open_consumer
 from ledgermq.client.producer import open_producer
 from ledgermq.message.layout import decode_record
 from ledgermq.message.message import Message, MessageQueue
+from ledgermq.message.send_number import SendNumber
 from ledgermq.message.units import QueueId
+from ledgermq.remoting.channel import connected
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
 from ledgermq.store.config import StoreConfig
 from ledgermq.store.errors import LogOfOtherMode, StoreInUse, UnfinishedCopy
 from ledgermq.store.opening import open_message_store
 from ledgermq.testing.history import End
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.world import Machine
+from ledgermq.world.address import Address
 from ledgermq.world.disk import Disk
 
 from .test_dledger import Group, scenario
+from .test_numbered_sends import FIELDS
 from .test_older_logs import leave_classic_stores, start_all, up
 
 TARGET = "classic"
@@ -130,6 +137,44 @@ def test_a_classic_broker_goes_on_where_the_last_voter_ended(older: bool) -> Non
         await master.process.end(End.KILL)
         await group.nursery.start(master.process.run)
         assert content(master) == after
+
+    scenario(story)
+
+
+def test_a_classic_broker_knows_the_numbered_sends_and_fences_of_the_ledger() -> None:
+    """A ledger has headers between its records, so every message has another place in the copy."""
+
+    async def story(group: Group) -> None:
+        async def ask(node: Node, code: int, ext: Mapping[str, Any]) -> RemotingCommand:
+            address = Address(node.config.broker_ip1, node.config.listen_port)
+            async with connected(address, network=group.world("10.0.3.1").network) as channel:
+                return await channel.call(RemotingCommand(code, {name: str(value) for name, value in ext.items()}, b"x"), 5)
+
+        async def send(node: Node, number: str) -> RemotingCommand:
+            return await ask(node, RequestCode.SEND_MESSAGE_V2, {**FIELDS, "sendNumber": number})
+
+        master = await group.master()
+        first = [await send(master, number) for number in ("z.0.1.0", "b.0.1.0", "b.0.2.0", "a.0.1.0")]
+        fenced = await ask(master, RequestCode.FENCE_PRODUCER, {"producer": "z"})
+        up(master).numbered.table.apply(SendNumber("b", 0, 0, 0), 0, 100, 1)  # as if its message had expired
+        await remove_others(group, master)
+        await trio.sleep(1)
+        before = up(master).numbered.table
+        await master.process.end(End.CLEAN)
+
+        copy_of(master)
+
+        await start_classic(group, master)
+        after = up(master).numbered.table
+        assert list(after.producers) == list(before.producers)
+        assert after.complete_since_ms == before.complete_since_ms
+        again = [await send(master, number) for number in ("b.0.1.0", "b.0.2.0", "a.0.1.0")]
+        assert [answer.ext.get("repeated") for answer in again] == ["true"] * 3
+        assert [answer.ext["queueOffset"] for answer in again] == [answer.ext["queueOffset"] for answer in first[1:]]
+        assert (await send(master, "z.0.2.0")).code == ResponseCode.PRODUCER_FENCED
+        assert after.producers["z"].epoch == int(fenced.ext["epoch"])
+        assert (await send(master, "b.0.0.0")).code == ResponseCode.SEND_FORGOTTEN
+        assert up(master).store.max_offset("T", 0) == 4
 
     scenario(story)
 
