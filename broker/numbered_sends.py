@@ -197,7 +197,8 @@ class NumberedSends:
             self.table.cut(end)
             first_ms = self._read_log(start, end)
             if start:
-                self.table.complete_since_ms = self.clock.wall_ms() if first_ms is None else first_ms
+                since_ms = self.clock.wall_ms() if first_ms is None else first_ms
+                self.table.complete_since_ms = max(self.table.complete_since_ms, since_ms)
             self.table.changes += 1
         store.dispatcher.on_numbered = self._derived
         store.dispatcher.on_cut.append(self._cut)

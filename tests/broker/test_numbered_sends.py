@@ -10,8 +10,10 @@ import trio
 
 from harness.simulate.group import replica_of
 from harness.simulate.scene import Node
+from ledgermq.broker import numbered_sends
 from ledgermq.broker.broker import Broker
 from ledgermq.broker.numbered_sends import NUMBERS_FILE
+from ledgermq.broker.send_table import EXPIRY_MS
 from ledgermq.message.batch import encode_batch
 from ledgermq.message.properties import SEND_NUMBER, encode_properties
 from ledgermq.message.send_number import SendNumber, number_property
@@ -259,6 +261,31 @@ async def test_a_start_knows_what_is_in_the_log(tmp_path: Path, file: str) -> No
         assert send(desk.peer(), 3).ext.get("repeated") is None
         assert send(desk.peer(), 4).ext.get("repeated") is None
         assert await bodies(desk) == [b"x"] * 4
+
+
+async def test_a_table_that_is_made_anew_is_complete_only_since_its_last_forgotten_producer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a quiet log, the part that a start reads holds producers that expired before a later one came."""
+    monkeypatch.setattr(numbered_sends, "REWRITE_BYTES", 1)
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world, mapped_file_size_commit_log=4096) as desk:
+        for sequence in range(4):  # the last one is in the next file
+            send(desk.peer(), 1, b"x" * 1000, sendNumber=f"first.0.{sequence}.0")
+        clock.now_ms += 1000
+        send(desk.peer(), 1, sendNumber="p.0.1.0")
+        stored_ms = clock.now_ms
+        clock.now_ms += EXPIRY_MS + 1
+        send(desk.peer(), 1, sendNumber="new.0.1.0")
+        await desk.settled()
+    (tmp_path / "config" / NUMBERS_FILE).unlink()
+    (tmp_path / "config" / f"{NUMBERS_FILE}.bak").unlink(missing_ok=True)
+
+    async with open_desk(tmp_path, world, mapped_file_size_commit_log=4096) as desk:
+        fenced = await desk.peer().ask_waiting(RequestCode.FENCE_PRODUCER, {"producer": "p"})
+
+    assert fenced.ext["known"] == "false"
+    assert int(fenced.ext["completeSince"]) >= stored_ms
 
 
 async def test_a_message_that_is_not_where_the_table_has_it_is_stored(tmp_path: Path) -> None:
