@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -125,7 +126,9 @@ def backup(store: str, backup: str, put: str | None, as_json: bool) -> None:
         _locked(world, backup),
         click.progressbar(length=size, label="reading the log", file=sys.stderr, hidden=as_json) as bar,
     ):
-        done = take_backup(world.disk, root, keep, lambda: log_parts(world.disk, root), world.clock.wall_ms, bar.update)
+        done = take_backup(
+            world.disk, root, keep, lambda: log_parts(world.disk, root), world.clock.wall_ms, bar.update, lambda: time.sleep(1)
+        )
     point = done.point
     if as_json:
         print_json(

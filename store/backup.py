@@ -22,7 +22,7 @@ from ..world.files import PIECE_BYTES, read_file, replace_file
 from .backup_plan import MANIFEST, Choice, Extent, Piece, Point, SmallFile, choose, decode_point, plan
 from .errors import BackupRefused, DamagedBackup
 from .json_file import JsonFile
-from .offline import UNFINISHED, Advance, LogFile, LogReader, Look, Report, read_log, unfinished_copy
+from .offline import HEAD_BYTES_MAX, UNFINISHED, Advance, LogFile, LogReader, Look, Report, read_log, unfinished_copy
 from .segments import Segments
 
 
@@ -151,6 +151,7 @@ def take_backup(
     log_parts: Callable[[], Sequence[LogPart]],
     wall_ms: Callable[[], int],
     advance: Advance = lambda _: None,
+    pause: Callable[[], None] = lambda: None,
 ) -> BackedUp:
     """Add a point to a backup: the store as it is now. A broker may run in it.
 
@@ -159,9 +160,11 @@ def take_backup(
         log_parts: opens the files of the log.
         wall_ms: the clock of the machine, whose broker stamps the records.
         advance: called with the number of bytes that were read since the last call.
+        pause: blocks for as long as a broker may take to write a record whose beginning is in the log.
 
     Raises:
-        BackupRefused: the store has no record or no sound tables, or its log does not continue that of the backup.
+        BackupRefused: the store has no record or no sound tables, or its log is damaged before its end, or does not continue
+            that of the backup.
         DamagedBackup: the newest point cannot be read.
         UnfinishedCopy: the store is itself a copy that was not finished.
         OSError: a disk failed. No point was added, as with the others.
@@ -173,7 +176,7 @@ def take_backup(
     small = dict(_small_files(disk, root, log_parts()))
     files |= _files_of(log_parts())
     extents = sorted(files, key=lambda extent: extent.begin)
-    end, taken_ms = _end_of([files[extent] for extent in extents]), wall_ms()
+    end, taken_ms = _end_of([files[extent] for extent in extents], pause), wall_ms()
     names = keep.points()
     earlier = read_point(keep, names[-1]) if names else None
     if earlier is not None and earlier.taken_ms >= taken_ms:
@@ -257,15 +260,32 @@ def _table_of(disk: Disk, path: str) -> bytes:
     raise BackupRefused(f"{path} cannot be read; nothing was written")
 
 
-def _end_of(files: Sequence[LogFile]) -> int:
-    """The physical offset behind the last sound record; files that were prepared for later records are empty."""
+def _end_of(files: Sequence[LogFile], pause: Callable[[], None]) -> int:
+    """The physical offset behind the last sound record.
+
+    Raises:
+        BackupRefused: sound records may follow, because what is there is no empty end of the log.
+    """
+    first = _look_at_end(files)
+    if first.problems:
+        pause()
+        if _look_at_end(files).end == first.end:  # else a broker was writing the record there
+            raise BackupRefused(
+                f"{first.problems[0]}. Nothing was written: a start of the broker repairs an end that a crash has torn, and "
+                "`ledgermq store verify` says more of damage"
+            )
+    return first.end
+
+
+def _look_at_end(files: Sequence[LogFile]) -> Report:
+    """The end of the log, and whether something else is there than zeros."""
     for file in reversed(files):
-        if LogReader(file).look(0)[0] is not Check.NOTHING:
+        if LogReader(file).look(0)[0] is not Check.NOTHING or any(file.read(0, HEAD_BYTES_MAX)):  # else it was only prepared
             report = Report(end=file.start)
             for record in read_log([file], report=report):
                 report.end = record.offset + record.span.size
-            return report.end
-    return files[0].start if files else 0
+            return report
+    return Report(end=files[0].start if files else 0)
 
 
 def _check_continues(last: Piece, sources: dict[int, LogFile]) -> None:
@@ -372,7 +392,8 @@ def restore(
         until_ms: leave out the records that were stored later, in ms by the wall clock; None for the newest point.
 
     Raises:
-        BackupRefused: `target` is not empty, or the backup has no points for that moment. Nothing was written.
+        BackupRefused: `target` is not empty, or the backup has no points for that moment, and nothing was written; or damage
+            hides which record is the last one, and no broker opens `target`.
         DamagedBackup: an object is not what was backed up. No broker opens `target`, which can be removed.
         OSError: a disk failed or is full; the same.
     Durability: on return the store survives a power cut.
@@ -417,9 +438,14 @@ def _write_piece(disk: Disk, keep: Keep, target: str, piece: Piece, advance: Adv
 
 
 def _cut_at(disk: Disk, target: str, choice: Choice, until_ms: int, look_of: Callable[[str], Look]) -> int:
-    """Cut the log behind the last record that was stored up to a moment; returns where it ends."""
+    """Cut the log behind the last record that was stored up to a moment; returns where it ends.
+
+    Raises:
+        BackupRefused: damage hides which record is the last one.
+    """
     sizes = {piece.extent.directory: piece.extent.file_size for piece in choice.pieces}
     runs = {path: Segments(disk, f"{target}/{path}", size) for path, size in sizes.items()}
+    last_ms = choice.tables.taken_ms
     try:
         for run in runs.values():
             run.load()
@@ -428,11 +454,17 @@ def _cut_at(disk: Disk, target: str, choice: Choice, until_ms: int, look_of: Cal
             for path, run in runs.items()
             for segment in run.files
         ]
-        end = choice.tables.end
-        for record in read_log(sorted(files, key=lambda file: file.start), end):
+        end, report = choice.tables.end, Report()
+        for record in read_log(sorted(files, key=lambda file: file.start), end, report):
             if record.span.store_timestamp > until_ms:
                 break
-            end = record.offset + record.span.size
+            end, last_ms = record.offset + record.span.size, record.span.store_timestamp
+        else:
+            if report.problems or report.end < choice.log.end:
+                raise BackupRefused(
+                    f"the log has no sound record at {report.end}, and ends at {choice.log.end}, so records from before this "
+                    f"moment may be hidden. Restore an earlier one, {last_ms - 1} ms at the latest, or a whole point"
+                )
         for path, run in runs.items():
             if run.min_offset >= end:
                 run.clear()

@@ -23,6 +23,8 @@ from ledgermq.world.memory_disk import MemoryDisk
 from .watched_disk import WatchedDisk
 
 SIZE = 1024
+BODY_AT = 88
+"""Where the body of a record begins, which its CRC covers."""
 
 
 def offset_in(disk: MemoryDisk, root: str) -> int:
@@ -91,9 +93,24 @@ class Store:
         self._segments.truncate(offset)
         self.records = [record for record in self.records if decode_record(record).physical_offset < offset]
 
-    def back_up(self) -> BackedUp:
+    def write(self, offset: int, byte: bytes) -> None:
+        segment = self._segments.find(offset)
+        assert segment is not None
+        segment.file.write(byte, offset - segment.start)
+
+    def damage(self, offset: int) -> bytes:
+        """Change a byte of the log; returns what it was."""
+        segment = self._segments.find(offset)
+        assert segment is not None
+        byte = segment.file.read(offset - segment.start, 1)
+        self.write(offset, bytes([byte[0] ^ 1]))
+        return byte
+
+    def back_up(self, pause: Callable[[], None] = lambda: None) -> BackedUp:
         self.now_ms += 1
-        done = take_backup(self.disk, self.root, self.keep, lambda: log_parts(self.disk, self.root), lambda: self.now_ms)
+        done = take_backup(
+            self.disk, self.root, self.keep, lambda: log_parts(self.disk, self.root), lambda: self.now_ms, pause=pause
+        )
         self.now_ms += 1
         return done
 
@@ -217,6 +234,47 @@ def test_a_cut_of_the_log_does_not_reach_the_backup(store: Store) -> None:
 
     assert verify_backup(store.keep)[1] == []
     assert store.restored()[0] == before
+
+
+@pytest.mark.parametrize("number", [10, 12], ids=["the first record of the last file", "a later one"])
+def test_damage_before_the_end_of_the_log_is_no_end_of_the_log(store: Store, number: int) -> None:
+    """What follows it has been acknowledged, and would be missing in the point."""
+    assert decode_record(store.records[10]).physical_offset % SIZE == 0
+    store.put(3)
+    offset = decode_record(store.records[number]).physical_offset
+    store.damage(offset + BODY_AT)
+
+    with pytest.raises(BackupRefused, match=f"no sound record at {offset}, .*store verify"):
+        store.back_up()
+
+    assert store.keep.points() == []
+
+
+def test_a_record_that_is_being_written_is_behind_the_end_of_the_log(store: Store) -> None:
+    """A slave may have got the beginning of a record; the rest follows while the backup pauses."""
+    offset = decode_record(store.records[-1]).physical_offset
+    byte = store.damage(offset + BODY_AT)
+
+    done = store.back_up(lambda: store.write(offset + BODY_AT, byte))
+
+    assert done.point.end == offset
+
+
+def test_damage_between_two_points_is_no_moment(store: Store) -> None:
+    """A store that ends before it would lack records that are older than the moment."""
+    store.back_up()
+    store.put(4)
+    damaged = store.records[-1]
+    store.put(10)
+    store.damage(decode_record(damaged).physical_offset + BODY_AT)
+    until_ms = store.now_ms
+    store.back_up()
+
+    with pytest.raises(BackupRefused, match=f"no sound record at {decode_record(damaged).physical_offset}"):
+        store.restored(until_ms=until_ms)
+
+    before_ms = decode_record(damaged).store_timestamp - 2
+    assert store.restored("another", before_ms)[0] == store.records[:14]
 
 
 def test_another_log_is_refused(store: Store) -> None:
