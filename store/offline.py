@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count, islice
 
 import attrs
 
@@ -31,6 +32,8 @@ NAME_DIGITS = 20
 
 UNFINISHED = "commitlog-unfinished"
 """The directory of a log that is being copied here, until all of it is on the medium; no broker reads it."""
+QUEUE_PIECE_BYTES = 1000 * UNIT_SIZE
+"""How many bytes of a queue are read at a time. `verify` holds as many for each queue."""
 HEAD_BYTES_MAX = 256
 """No fixed part of a record or an entry has more bytes."""
 
@@ -270,20 +273,34 @@ def _judge_end(file: LogFile, position: int, is_last: bool, report: Report) -> N
 
 
 def read_queue(disk: Disk, root: str, topic: str, queue_id: int) -> Iterator[tuple[int, int, int, int]]:
-    """The entries of a queue: queue offset, physical offset, record size, tags code."""
+    """The entries that a queue has when the first one is taken: queue offset, physical offset, record size, tags code."""
     directory = f"{root}/consumequeue/{topic}/{queue_id}"
-    for name in _numbered(disk, directory):
-        file = disk.open(f"{directory}/{name}", read_only=True)
+    names = _numbered(disk, directory)
+    listed = sum(1 for _ in _units(disk, f"{directory}/{names[-1]}")) if names else 0  # a broker may add some meanwhile
+    for name in names:
+        units = _units(disk, f"{directory}/{name}")
+        for number, (physical_offset, size, tags_code) in enumerate(islice(units, listed) if name == names[-1] else units):
+            if size != PRE_BLANK_SIZE:
+                yield int(name) // UNIT_SIZE + number, physical_offset, size, tags_code
+
+
+def _units(disk: Disk, path: str) -> Iterator[tuple[int, int, int]]:
+    """The units of a file of a queue, up to the first empty one.
+
+    Between two of them no file is open and one piece is in memory, because there may be an iterator for each of many queues.
+    """
+    for at in count(0, QUEUE_PIECE_BYTES):
+        file = disk.open(path, read_only=True)
         try:
-            content = file.read(0, file.size)
+            content = file.read(at, QUEUE_PIECE_BYTES)
         finally:
             file.close()
-        for at in range(0, len(content) - UNIT_SIZE + 1, UNIT_SIZE):
-            physical_offset, size, tags_code = UNIT.codec.unpack_from(content, at)
-            if size <= 0:
+        for unit in UNIT.codec.iter_unpack(content[: len(content) // UNIT_SIZE * UNIT_SIZE]):
+            if unit[1] <= 0:
                 return
-            if size != PRE_BLANK_SIZE:
-                yield (int(name) + at) // UNIT_SIZE, physical_offset, size, tags_code
+            yield unit
+        if len(content) < QUEUE_PIECE_BYTES:
+            return
 
 
 def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list[LogFile] | None = None) -> Report:

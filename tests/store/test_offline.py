@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +91,24 @@ def test_entries_of_a_queue_are_read_across_files(store: Path) -> None:
     assert [offset for offset, _, _, _ in found] == list(range(COUNT))
     assert {tags_code for _, _, _, tags_code in found} == {7}
     assert list(read_queue(DISK, str(store), "T", 9)) == []
+
+
+def test_an_iterator_of_a_queue_holds_a_piece_of_it_and_gives_no_later_entry(store: Path) -> None:
+    """`verify` has one for each queue, and an entry that a broker adds may lead behind the log that was read."""
+    path = store / "consumequeue" / "T" / "1" / f"{15 * 20:020d}"
+    tracemalloc.start()
+    with path.open("r+b") as file:
+        file.truncate(6_000_000)
+        entries = read_queue(DISK, str(store), "T", 1)
+
+        found = [next(entries) for _ in range(20)]
+
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        file.seek((COUNT - 15) * 20)
+        file.write(UNIT.codec.pack(9999, 50, 0))
+    assert [*found, *entries] == list(read_queue(DISK, str(store), "T", 1))[:COUNT]
+    assert held < 200_000
 
 
 def test_a_sound_store_is_sound(store: Path) -> None:
