@@ -23,6 +23,7 @@ from ..world.files import PIECE_BYTES
 from .checkpoint import Checkpoint
 from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from .errors import UnfinishedCopy, UnreadableLog
+from .names import queue_fault
 from .recovery_mark import RecoveryMark
 
 PROBLEMS_MAX = 100
@@ -274,6 +275,8 @@ def _judge_end(file: LogFile, position: int, is_last: bool, report: Report) -> N
 
 def read_queue(disk: Disk, root: str, topic: str, queue_id: int) -> Iterator[tuple[int, int, int, int]]:
     """The entries that a queue has when the first one is taken: queue offset, physical offset, record size, tags code."""
+    if queue_fault(topic, queue_id):
+        return  # a damaged record may name anything, also a path out of the store
     directory = f"{root}/consumequeue/{topic}/{queue_id}"
     names = _numbered(disk, directory)
     listed = sum(1 for _ in _units(disk, f"{directory}/{names[-1]}")) if names else 0  # a broker may add some meanwhile

@@ -26,9 +26,9 @@ COUNT = 25
 DISK = RealDisk()
 
 
-def record(offset: int, queue_offset: int, body: bytes = b"hello") -> bytes:
+def record(offset: int, queue_offset: int, body: bytes = b"hello", topic: bytes = b"T") -> bytes:
     return encode_record(
-        topic=b"T",
+        topic=topic,
         queue_id=1,
         queue_offset=queue_offset,
         physical_offset=offset,
@@ -285,6 +285,20 @@ def test_a_queue_offset_given_twice_is_found(tmp_path: Path) -> None:
 
     assert (report.records, report.units_missing) == (2, 2)
     assert "has offset 0, 1 was next" in report.problems[0]
+
+
+@pytest.mark.parametrize("topic", [b"a\0b", b"../U", b"x" * 255])
+def test_a_record_of_a_topic_that_is_no_directory_does_not_end_the_check(tmp_path: Path, topic: bytes) -> None:
+    """Damage that no CRC covers may change the topic, and then what is below that path is no queue of it."""
+    (tmp_path / "commitlog").mkdir()
+    content = record(0, 0, topic=topic)
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(content + bytes(FILE_SIZE - len(content)))
+    (tmp_path / "U" / "1").mkdir(parents=True)
+    (tmp_path / "U" / "1" / f"{0:020d}").write_bytes(UNIT.codec.pack(0, len(content), 7))
+
+    report = verify(DISK, str(tmp_path))
+
+    assert (report.records, report.units_missing, report.problems) == (1, 1, [])
 
 
 def test_no_store_is_no_files(tmp_path: Path) -> None:
