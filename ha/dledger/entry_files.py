@@ -224,6 +224,7 @@ class EntryFiles:
             segment = run.find(start)
             if segment is None:
                 continue
+            run.own(segment)
             at, last = start - segment.start, min(stop - segment.start, segment.size)
             while at < last:
                 size = min(len(_ZEROS), last - at)

@@ -164,6 +164,7 @@ def _lower_impossible_terms(ledger: Ledger) -> None:
         ):
             segment = files.find(at)
             assert segment is not None
+            files.own(segment)
             segment.file.write(_TERM.pack(term), at - segment.start)
     ledger.data.sync(ledger.place_of(first)[0], ledger.end_position)
     ledger.index.sync(first * INDEX_SIZE, (ledger.end_index + 1) * INDEX_SIZE)

@@ -216,6 +216,27 @@ def test_a_ledger_whose_truncation_failed_refuses_appends_until_it_is_repeated()
     assert [term for _, term, _ in after[5:]] == [2]
 
 
+def test_a_truncation_for_which_there_is_no_room_changes_no_byte_of_a_backup() -> None:
+    """The file has a second name there, and no copy of it can be made; not when the truncation is repeated either."""
+    disk = SimDisk()
+    ledger = open_small(disk)
+    ledger.append(1, messages(0, 25))
+    first, backup = ledger.data.files[0], "backup"
+    disk.link(first.path, backup)
+    before = bytes(first.view)
+    disk.faults.capacity = 1
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space"):
+            ledger.truncate(5)
+    assert disk.open(backup).read(0, FILE_SIZE) == before
+
+    disk.faults.capacity = None
+    ledger.truncate(5)
+
+    assert len(content(ledger)) == 5
+    assert disk.open(backup).read(0, FILE_SIZE) == before
+
+
 def test_committed_entries_are_not_truncated(reopen: Reopen) -> None:
     """It says what to do instead."""
     ledger = reopen()

@@ -121,7 +121,8 @@ def test_a_node_that_a_forged_term_has_stopped_goes_on_alone(forged: int) -> Non
 
 
 def test_entries_of_an_impossible_term_get_one_that_others_can_follow() -> None:
-    """A leader of the last term but one has written them; none of them is lost, and the node can lead again and restart."""
+    """A leader of the last term but one has written them; none of them is lost, the node can lead again and restart, and a
+    backup whose files are these by another name stays as it is."""
 
     async def story(group: Group) -> None:
         left = await is_left_alone(group, remove=False)
@@ -133,6 +134,10 @@ def test_entries_of_an_impossible_term_get_one_that_others_can_follow() -> None:
         ledger.reached(ledger.end)
         ledger.write_checkpoint()
         end = ledger.end_index
+        backup = f"store/dledger-{left.peer}/backup"
+        linked = next(file for file in ledger.data.files if file.start + file.size > ledger.place_of(end - 39)[0])
+        left.machine.disk.link(linked.path, backup)
+        before = bytes(linked.view)
         ledger.close()
         HardStateFile(left.machine.disk, f"store/dledger-{left.peer}").save(TermAndVote((1 << 63) - 1))
 
@@ -144,6 +149,7 @@ def test_entries_of_an_impossible_term_get_one_that_others_can_follow() -> None:
         assert left.failure is None
         assert await group.leader() is left
         assert await group.put(left, 5) is Outcome.COMMITTED
+        assert left.machine.disk.open(backup).read(0, FILE_SIZE) == before
         assert [left.up.ledger.term_of(index) for index in (end - 40, end - 39, end, end + 1)] == [
             sane,
             sane + 1,
