@@ -98,6 +98,7 @@ class NumberedSends:
             if place[0] < self.store.log.min_offset:
                 raise _forgotten(number)
             log.error("repeated_send_not_found", number=str(number), physical_offset=place[0])
+            self._appended.pop(number[:3], None)
             self.table.remove(number)
         return message
 

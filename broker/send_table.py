@@ -159,11 +159,12 @@ class SendTable:
         return Verdict.REPEATED, sends[at][1:]
 
     def remove(self, number: SendNumber) -> None:
-        """Remove a send whose message is not where it was: that part of the log was replaced."""
-        producer = self.producers[number.producer_id]
-        del producer.sends[bisect_left(producer.sends, (number.sequence,))]
-        self._sends -= 1
-        self.changes += 1
+        """Remove a send, if it is there, whose message is not where it was: that part of the log was replaced."""
+        if self.look_up(number)[0] is Verdict.REPEATED:
+            sends = self.producers[number.producer_id].sends
+            del sends[bisect_left(sends, (number.sequence,))]
+            self._sends -= 1
+            self.changes += 1
 
     def cut(self, physical_offset: int) -> None:
         """Forget the messages at or behind a physical offset, because the log was cut there."""

@@ -42,8 +42,15 @@ class SendNumber(NamedTuple):
         return f"{self.producer_id}.{self.epoch}.{self.sequence}.{self.oldest}"
 
     def after(self, count: int) -> SendNumber:
-        """The number of the message that is `count` messages further in a batch."""
-        return SendNumber(self.producer_id, self.epoch, self.sequence + count, self.oldest)
+        """The number of the message that is `count` messages further in a batch.
+
+        Raises:
+            ValueError: it has more digits than a number may have.
+        """
+        sequence = self.sequence + count
+        if sequence >= _LIMIT:
+            raise ValueError(f"a batch that begins with send {self} has a message whose sequence is not below {_LIMIT}")
+        return SendNumber(self.producer_id, self.epoch, sequence, self.oldest)
 
 
 def parse_send_number(text: str) -> SendNumber:

@@ -301,6 +301,26 @@ async def test_a_message_that_is_not_where_the_table_has_it_is_stored(tmp_path: 
         assert await bodies(desk) == [b"x", b"y"]
 
 
+async def test_a_batch_beyond_the_last_sequence_is_refused_as_a_whole(tmp_path: Path) -> None:
+    """Its last message would have a number that no reader takes for one."""
+    async with open_desk(tmp_path) as desk:
+        answers = [send_batch(desk.peer(), 10**15 - 1, b"a", b"b") for _ in range(2)]
+
+        assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR] * 2
+        assert await bodies(desk) == []
+
+
+async def test_a_message_that_is_not_where_it_was_appended_is_stored(tmp_path: Path) -> None:
+    """Nothing of it is derived, so the table has nothing to remove."""
+    async with open_desk(tmp_path) as desk:
+        desk.broker.numbered.putting["p", 0, 2] = 0
+        send(desk.peer(), 1)
+
+        assert place(send(desk.peer(), 2, b"y"))[1] == "1"
+        assert place(send(desk.peer(), 2, b"y"))[1] == "1"
+        assert await bodies(desk) == [b"x", b"y"]
+
+
 async def test_a_fence_refuses_older_epochs_and_says_what_was_there(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as desk:
         unknown = await desk.peer().ask_waiting(RequestCode.FENCE_PRODUCER, {"producer": "p"})

@@ -43,6 +43,14 @@ def test_other_texts_are_no_numbers(text: str) -> None:
         parse_send_number(text)
 
 
+def test_a_batch_ends_before_the_sequences_do() -> None:
+    first = SendNumber("p", 0, 10**15 - 2, 0)
+
+    assert first.after(1).sequence == 10**15 - 1
+    with pytest.raises(ValueError, match="sequence is not below"):
+        first.after(2)
+
+
 def test_a_copied_number_is_removed_and_nothing_else() -> None:
     """Names that end with that of the number are the application's own."""
     own = encode_properties({"TAGS": "a", f"MY_{SEND_NUMBER}": "1", "KEYS": "k"})
