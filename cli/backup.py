@@ -14,8 +14,7 @@ import click
 
 from ..ha.dledger.offline import forget_what_was_synced, log_parts, look_of
 from ..ha.dledger.reset_peers import look_at_node, reset_peers
-from ..store.backup import DirectoryKeep, Keep, read_point, restore, take_backup, verify_backup
-from ..store.backup_plan import choose
+from ..store.backup import DirectoryKeep, Keep, choose_point, restore, take_backup, verify_backup
 from ..store.errors import BackupRefused, DamagedBackup
 from ..world.address import Address
 from ..world.files import PIECE_BYTES
@@ -217,7 +216,9 @@ def restore_store(backup: str, target: str, until_ms: int | None, address: Addre
             reset_peers(disk, directory, look_at_node(disk, directory), address, world.clock.wall_ms(), secrets=world.secrets)
 
     with ending_with_reason(disk, directory):
-        choice = choose([read_point(keep, name) for name in keep.points()], until_ms)
+        choice, damaged = choose_point(keep, until_ms)
+        for problem in damaged:
+            click.echo(f"{problem}; this point was left out", err=True)
         is_ledger = any(piece.extent.directory != "commitlog" for piece in choice.pieces)
         if is_ledger and address is None:
             raise click.UsageError("the backup is of a node of a DLedger group, so --address is needed; nothing was written")

@@ -321,18 +321,41 @@ def read_point(keep: Keep, name: str) -> Point:
     return decode_point(encoded, manifest)
 
 
+def read_points(keep: Keep) -> tuple[list[Point], list[DamagedBackup]]:
+    """The points of a backup whose manifests can be read, oldest first, and what is wrong with the others."""
+    points, damaged = list[Point](), list[DamagedBackup]()
+    for name in keep.points():
+        try:
+            points.append(read_point(keep, name))
+        except DamagedBackup as error:
+            damaged.append(error)
+    return points, damaged
+
+
+def choose_point(keep: Keep, until_ms: int | None) -> tuple[Choice, list[DamagedBackup]]:
+    """Choose among the points that can be read; returns also what is wrong with the others, which are not taken.
+
+    Raises:
+        BackupRefused: as `choose`.
+        DamagedBackup: there are points, and none can be read.
+    """
+    points, damaged = read_points(keep)
+    if damaged and not points:
+        raise damaged[0]
+    try:
+        return choose(points, until_ms), damaged
+    except BackupRefused as error:
+        raise BackupRefused("; ".join(map(str, (error, *damaged)))) from error
+
+
 def verify_backup(keep: Keep, advance: Advance = lambda _: None) -> tuple[list[Point], list[str]]:
     """Read every object of a backup once, and compare it with the manifests.
 
     Returns:
         The points that can be read, and what is wrong.
     """
-    points, problems = list[Point](), list[str]()
-    for name in keep.points():
-        try:
-            points.append(read_point(keep, name))
-        except DamagedBackup as error:
-            problems.append(str(error))
+    points, damaged = read_points(keep)
+    problems = list(map(str, damaged))
     objects = {
         piece.extent.name: (piece.extent.end - piece.extent.begin, piece.crc) for point in points for piece in point.pieces
     }
@@ -400,7 +423,7 @@ def restore(
     """
     if disk.list_directory(target):
         raise BackupRefused(f"{target} is not empty; nothing was written")
-    choice = choose([read_point(keep, name) for name in keep.points()], until_ms)
+    choice, _ = choose_point(keep, until_ms)
     unfinished = f"{target}/{UNFINISHED}"
     disk.make_directories(unfinished)  # while it is there, no broker opens the store
     disk.sync_directory(target)

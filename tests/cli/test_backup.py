@@ -51,6 +51,12 @@ def test_a_running_broker_is_backed_up_and_restored(runner: Run, address: str, t
     assert bodies(runner, tmp_path / "some") == ["one", "two", "three", "four"]
     assert runner("store", "verify", str(tmp_path / "some")).stdout.endswith("sound\n")
 
+    manifest = kept / "points" / first["point"] / "manifest.json"
+    manifest.write_bytes(b"x" + manifest.read_bytes())
+    left_out = runner("store", "restore", str(kept), str(tmp_path / "newest")).stderr
+    assert f"points/{first['point']}/manifest.json of the backup is damaged" in left_out
+    assert bodies(runner, tmp_path / "newest") == ["one", "two", "three", "four", "five"]
+
     (piece, *_) = (kept / "commitlog").iterdir()
     piece.write_bytes(b"x" + piece.read_bytes()[1:])
     assert f"commitlog/{piece.name} of the backup is damaged" in runner("store", "verify-backup", str(kept), status=1).stdout

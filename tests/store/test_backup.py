@@ -321,6 +321,23 @@ def test_damage_of_any_object_is_found(store: Store, damage: Callable[[MemoryDis
         assert path.endswith("manifest.json") or damaged.disk.exists(f"target-{number}/commitlog-unfinished")
 
 
+def test_a_point_whose_manifest_is_damaged_leaves_the_others_to_be_restored(store: Store) -> None:
+    """Only a moment that needs it is refused; then the text names it."""
+    first, moment = store.back_up(), store.now_ms
+    store.put(5)
+    store.commit()
+    second = store.back_up()
+
+    flip(store.disk, f"backup/{first.point.object_of('manifest.json')}")
+
+    assert store.restored() == (store.records, 17)
+    with pytest.raises(BackupRefused, match=rf"no point .* before this moment.*{first.point.name}.* is damaged"):
+        store.restored("another", moment)
+    flip(store.disk, f"backup/{second.point.object_of('manifest.json')}")
+    with pytest.raises(DamagedBackup, match=first.point.name):
+        store.restored("another")
+
+
 def test_a_table_that_is_being_replaced_is_read_from_its_backup(store: Store) -> None:
     """For a moment a broker has only the `.bak`."""
     store.commit()
