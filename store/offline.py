@@ -110,6 +110,8 @@ class LogReader:
     file: LogFile
     piece: LogPiece = attrs.field(default=LogPiece(0, memoryview(b"")))
     """What was read last, in which the record is that was looked at last."""
+    piece_bytes: int = attrs.field(factory=lambda: PIECE_BYTES)
+    """How many bytes are read at a time, at least; all those of a record are."""
 
     def look(self, position: int) -> tuple[Check, RecordSpan | None, int]:
         """What `Look` returns for a position of the file.
@@ -126,7 +128,7 @@ class LogReader:
         return self._look_anew(position)
 
     def _look_anew(self, position: int) -> tuple[Check, RecordSpan | None, int]:
-        content, needed, after, room = b"", PIECE_BYTES, 0, self.file.size - position
+        content, needed, after, room = b"", self.piece_bytes, 0, self.file.size - position
         while True:
             try:
                 content += self.file.read(position + len(content), needed - len(content))

@@ -15,9 +15,10 @@ import trio
 
 from ..message.layout import Check
 from ..world.events import get_logger
+from ..world.files import PIECE_BYTES
 from .errors import UnreadableLog
 from .message_store import MessageStore
-from .offline import LogFile, LogReader, Look, look_at_record
+from .offline import HEAD_BYTES_MAX, LogFile, LogReader, Look, look_at_record
 
 log = get_logger(__name__)
 
@@ -25,6 +26,9 @@ PASS_SECONDS_MIN = 24 * 3600.0
 """The shortest time from the beginning of a pass to that of the next one."""
 DAMAGED_MAX = 1000
 """How many damaged records are remembered; further ones are reported, and found again by the next pass."""
+
+PAUSE_SECONDS_MAX = 3600.0
+"""The longest time after which a damaged record that nothing replaces is read again."""
 
 
 @attrs.frozen
@@ -63,7 +67,8 @@ def check(file: LogFile, start: int, size: int, framing: Framing) -> Checked:
     Raises:
         OSError: the file cannot be opened.
     """
-    reader, at, damaged = LogReader(file), start - file.start, list[int]()
+    reader = LogReader(file, piece_bytes=min(max(size, HEAD_BYTES_MAX), PIECE_BYTES))
+    at, damaged = start - file.start, list[int]()
     end = min(at + size, file.size)
     while at < end:
         try:
@@ -99,6 +104,8 @@ class Scrubber:
     """The physical offset from which the pass goes on."""
     _pass_at: float = 0.0
     """When the next pass may begin."""
+    _paused: dict[int, tuple[float, float]] = attrs.field(factory=dict[int, tuple[float, float]])
+    """By the physical offset of a damaged record that nothing replaces: when it may be read again, and the pause until then."""
 
     @property
     def is_due(self) -> bool:
@@ -161,9 +168,17 @@ class Scrubber:
                 damaged.add(offset)
 
     async def look_again(self) -> None:
-        """Serve records again that are sound now, and those that have expired need nothing; ask for copies of the others."""
-        store = self.store
+        """Serve records again that are sound now, and those that have expired need nothing; ask for copies of the others.
+
+        A record that nothing replaces is read again after a pause, which doubles each time: one that is damaged for good is
+        not to be read each second, whatever `rate` allows.
+        """
+        store, now = self.store, self.store.world.clock.monotonic()
+        self._paused = {offset: pause for offset, pause in self._paused.items() if offset in store.damaged}
         for offset in sorted(store.damaged):
+            due, pause = self._paused.get(offset, (now, 0.5))
+            if now < due:
+                continue
             framing = self.framing_at(offset)
             start = offset - framing.header_size
             if start < store.log.min_offset:
@@ -173,6 +188,7 @@ class Scrubber:
             if checked is not None and not checked.damaged:
                 store.damaged.discard(offset)
                 log.info("damaged_record_sound_again", physical_offset=offset)
-            else:
-                self.mend(offset)
+            elif not self.mend(offset):
+                pause = min(pause * 2, PAUSE_SECONDS_MAX)
+                self._paused[offset] = now + pause, pause
             await trio.lowlevel.checkpoint()

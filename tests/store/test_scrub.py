@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -192,6 +193,38 @@ async def test_what_is_sound_again_is_served_again(tmp_path: Path) -> None:
         damage(store, offsets[1], 120)
         await one.look_again()
 
+        assert store.damaged == set()
+
+
+async def test_what_nothing_replaces_is_read_again_less_and_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no more of the file than the record, until it is sound again."""
+    monkeypatch.setattr(scrub, "PAUSE_SECONDS_MAX", 60.0)
+    clock, disk = SetClock(), WatchedDisk()
+    async with small_store(tmp_path, clock, disk=disk) as store:
+        offsets = put(store, 40)
+        await store.log.flush()
+        damage(store, offsets[1], 120)
+        asked: list[float] = []
+
+        def mend(offset: int) -> bool:
+            assert offset == offsets[1]
+            asked.append(clock.seconds)
+            return False
+
+        one = Scrubber(store=store, rate=lambda: 0, framing_at=lambda _: CLASSIC, mend=mend)
+        store.damaged.add(offsets[1])
+        disk.opened.clear()
+        for _ in range(400):
+            await one.tick()
+            clock.seconds += 1
+
+        pauses = [after - before for before, after in pairwise(asked)]
+        assert pauses[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+        assert max(size for file in disk.opened for size in file.read_sizes) <= offsets[1] - offsets[0]
+
+        damage(store, offsets[1], 120)
+        clock.seconds += scrub.PAUSE_SECONDS_MAX
+        await one.tick()
         assert store.damaged == set()
 
 

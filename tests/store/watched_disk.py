@@ -18,6 +18,8 @@ class WatchedFile:
     fail_at: int = -1
     writes: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
     """Position and size of each."""
+    read_sizes: list[int] = attrs.field(factory=list[int])
+    """How many bytes each read asks for."""
     unreadable: range = range(0)
     """The positions that cannot be read, as of a sector that the medium has lost; as in Linux, a read ends before them."""
 
@@ -33,6 +35,7 @@ class WatchedFile:
         self.file.write(buffer, position)
 
     def read(self, position: int, size: int) -> bytes:
+        self.read_sizes.append(size)
         if position in self.unreadable:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if position < self.unreadable.start:
