@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import attrs
 import click
 
-from ..ha.dledger.offline import forget_what_was_synced, log_parts, look_of
+from ..ha.dledger.offline import forget_what_was_synced, has_ledger, log_parts, look_of
 from ..ha.dledger.reset_peers import look_at_node, reset_peers
 from ..store.backup import DirectoryKeep, Keep, choose_point, restore, take_backup, verify_backup
 from ..store.errors import BackupRefused, DamagedBackup
@@ -212,7 +212,7 @@ def restore_store(backup: str, target: str, until_ms: int | None, address: Addre
 
     def finish() -> None:
         forget_what_was_synced(disk, directory)
-        if address is not None:
+        if address is not None and has_ledger(disk, directory):
             reset_peers(disk, directory, look_at_node(disk, directory), address, world.clock.wall_ms(), secrets=world.secrets)
 
     with ending_with_reason(disk, directory):
@@ -228,7 +228,8 @@ def restore_store(backup: str, target: str, until_ms: int | None, address: Addre
         with click.progressbar(length=size, label="restoring", file=sys.stderr) as bar:
             done = restore(disk, keep, directory, look_of, finish=finish, until_ms=until_ms, advance=bar.update)
     click.echo(f"restored physical offsets {choice.pieces[0].extent.begin} to {done.end}")
-    mode = f"enableDLegerCommitLog=true, dLegerPeers of this node alone (at {address}), " if is_ledger else ""
+    is_node = has_ledger(disk, directory)  # not at a moment before DLedger was switched on
+    mode = f"enableDLegerCommitLog=true, dLegerPeers of this node alone (at {address}), " if is_node else ""
     click.echo(
         f"start a broker with {mode}storePathRootDir={target}, mappedFileSizeCommitLog={choice.pieces[-1].extent.file_size}"
     )

@@ -433,6 +433,8 @@ def restore(
     if choice.until_ms is not None:
         end = _cut_at(disk, target, choice, choice.until_ms, look_of)
     for file in choice.tables.files:
+        if not (file.path.startswith("config/") or disk.is_directory(f"{target}/{_top_of(file.path)}")):
+            continue  # of a ledger without entries
         content = b"".join(_checked(keep, choice.tables.object_of(file.path), file.size, file.crc, advance))
         replace_file(disk, f"{target}/{file.path}", content)
     for path in {piece.extent.directory for piece in choice.pieces if disk.is_directory(f"{target}/{piece.extent.directory}")}:
@@ -460,8 +462,14 @@ def _write_piece(disk: Disk, keep: Keep, target: str, piece: Piece, advance: Adv
         file.close()
 
 
+def _top_of(path: str) -> str:
+    return path.partition("/")[0]
+
+
 def _cut_at(disk: Disk, target: str, choice: Choice, until_ms: int, look_of: Callable[[str], Look]) -> int:
     """Cut the log behind the last record that was stored up to a moment; returns where it ends.
+
+    Of a ledger that begins behind that record, nothing is left.
 
     Raises:
         BackupRefused: damage hides which record is the last one.
@@ -491,7 +499,7 @@ def _cut_at(disk: Disk, target: str, choice: Choice, until_ms: int, look_of: Cal
         for path, run in runs.items():
             if run.min_offset >= end:
                 run.clear()
-                disk.remove_tree(f"{target}/{path}")
+                disk.remove_tree(f"{target}/{_top_of(path)}")
             else:
                 run.truncate(end)
         return end

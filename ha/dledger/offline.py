@@ -39,6 +39,11 @@ def log_parts(disk: Disk, root: str) -> list[LogPart]:
     return parts
 
 
+def has_ledger(disk: Disk, root: str) -> bool:
+    """Whether a store has the ledger of a node."""
+    return any(name.startswith(DIRECTORY_PREFIX) for name in disk.list_directory(root))
+
+
 def look_of(directory: str) -> Look:
     """How the log in a directory of a store frames its records."""
     return look_at_entry if directory.startswith(DIRECTORY_PREFIX) else look_at_record

@@ -6,14 +6,19 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from ledgermq.cli.backup import CommandKeep
+from ledgermq.ha.dledger.recovery import LedgerFiles, open_ledger
 from ledgermq.store.backup import DirectoryKeep
 from ledgermq.store.errors import BackupRefused
+from ledgermq.store.offline import log_files, read_log
 from ledgermq.world.disk import RealDisk
+from ledgermq.world.memory_disk import MemoryDisk
 
+from ..store.test_backup import SIZE, Store
 from .conftest import Run, Start
 
 
@@ -132,6 +137,28 @@ def test_what_cannot_be_backed_up_or_restored_is_named(runner: Run, tmp_path: Pa
     assert not (tmp_path / "kept").exists()
     assert "has no point" in runner("store", "verify-backup", str(empty), status=1).stdout
     assert "has no point; nothing was restored" in runner("store", "restore", str(empty), str(tmp_path / "t"), status=1).stderr
+
+
+def test_a_moment_before_the_first_entry_of_a_ledger_is_one_of_a_classic_store(runner: Run, tmp_path: Path) -> None:
+    """DLedger was switched on behind it, so what is restored has no ledger that could be reset."""
+    disk, root, kept, target = RealDisk(), str(tmp_path / "store"), str(tmp_path / "kept"), str(tmp_path / "classic")
+    store = Store(cast("MemoryDisk", disk), root)
+    store.put(12)
+    store.fill()
+    store.commit()
+    first = json.loads(runner("store", "backup", root, kept, "--json").stdout)
+    ledger = open_ledger(disk, LedgerFiles(f"{root}/dledger-n0", SIZE, 32 * 16, first_position=2 * SIZE))
+    store.now_ms = first["taken"] + 1000
+    ledger.append(1, [store.encoded(0)])
+    ledger.close()
+    runner("store", "backup", root, kept)
+
+    restore = ("store", "restore", kept, target, "--address", "127.0.0.1:40999", "--until", str(first["taken"] + 1))
+    said = runner(*restore).stdout
+
+    assert f"start a broker with storePathRootDir={target}" in said
+    assert [bytes(each.bytes) for each in read_log(log_files(disk, target))] == store.records
+    assert not list(Path(target).glob("dledger-*"))
 
 
 def test_a_node_of_a_group_is_restored_as_its_only_voter(start: Start, runner: Run, tmp_path: Path) -> None:

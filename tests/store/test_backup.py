@@ -54,16 +54,21 @@ class Store:
         for _ in range(count):
             self.now_ms += 1
             last = self._segments.last()
-            record = self._encoded(last.end)
+            record = self.encoded(last.end)
             if last.wrote + len(record) + 8 > SIZE:
-                left = SIZE - last.wrote
-                last.append(left.to_bytes(4, "big") + bytes.fromhex("CBD43194") + bytes(left - 8))
+                self.fill()
                 last = self._segments.last()
-                record = self._encoded(last.end)
+                record = self.encoded(last.end)
             last.append(record)
             self.records.append(record)
 
-    def _encoded(self, offset: int) -> bytes:
+    def fill(self) -> None:
+        """End the last file as one that another follows."""
+        last = self._segments.files[-1]
+        left = SIZE - last.wrote
+        last.append(left.to_bytes(4, "big") + bytes.fromhex("CBD43194") + bytes(left - 8))
+
+    def encoded(self, offset: int) -> bytes:
         host = encode_host("127.0.0.1", 1)
         return encode_record(
             topic=b"T",
