@@ -184,7 +184,8 @@ def take_backup(
     needed = plan(extents, end, earlier)
     sources = {extent.file_start: file for extent, file in files.items()}
     if needed.kept:
-        _check_continues(needed.kept[-1], sources)
+        last = needed.kept[-1]
+        _check_continues(last, sources.get(last.extent.file_start))
     pieces, linked = list(needed.kept), 0
     for extent in needed.missing:
         source = sources[extent.file_start]
@@ -288,16 +289,19 @@ def _look_at_end(files: Sequence[LogFile]) -> Report:
     return Report(end=files[0].start if files else 0)
 
 
-def _check_continues(last: Piece, sources: dict[int, LogFile]) -> None:
+def _check_continues(last: Piece, source: LogFile | None) -> None:
     """Check that the log still has the last piece of the newest point; as every record is in one place, it then has all.
 
     Raises:
         BackupRefused: it has not.
     """
-    total = _Sum(_bytes_of(last.extent, sources[last.extent.file_start]), lambda _: None)
-    for _ in total:
-        pass
-    if total.crc != last.crc:
+    crc = None
+    if source is not None and source.size == last.extent.file_size:
+        total = _Sum(_bytes_of(last.extent, source), lambda _: None)
+        for _ in total:
+            pass
+        crc = total.crc
+    if crc != last.crc:
         raise BackupRefused(
             f"between {last.extent.begin} and {last.extent.end} the log has other bytes than the backup's newest point, so "
             "this is another log, or it was cut there. Nothing was written: begin a backup in a new directory"

@@ -41,10 +41,12 @@ class Store:
     root: str = "store"
     records: list[bytes] = attrs.field(factory=list[bytes])
     now_ms: int = 1000
+    size: int = SIZE
+    """The size of a file of the log."""
     _segments: Segments = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._segments = Segments(self.disk, f"{self.root}/commitlog", SIZE)
+        self._segments = Segments(self.disk, f"{self.root}/commitlog", self.size)
 
     @property
     def keep(self) -> DirectoryKeep:
@@ -55,7 +57,7 @@ class Store:
             self.now_ms += 1
             last = self._segments.last()
             record = self.encoded(last.end)
-            if last.wrote + len(record) + 8 > SIZE:
+            if last.wrote + len(record) + 8 > self.size:
                 self.fill()
                 last = self._segments.last()
                 record = self.encoded(last.end)
@@ -65,7 +67,7 @@ class Store:
     def fill(self) -> None:
         """End the last file as one that another follows."""
         last = self._segments.files[-1]
-        left = SIZE - last.wrote
+        left = self.size - last.wrote
         last.append(left.to_bytes(4, "big") + bytes.fromhex("CBD43194") + bytes(left - 8))
 
     def encoded(self, offset: int) -> bytes:
@@ -295,6 +297,20 @@ def test_another_log_is_refused(store: Store) -> None:
     with pytest.raises(BackupRefused, match="other bytes than the backup's newest point"):
         store.back_up()
     assert store.restored()[0] == before
+
+
+@pytest.mark.parametrize("size", [SIZE // 2 * 3, 4 * SIZE])
+def test_a_longer_log_in_files_of_another_size_is_refused(store: Store, size: int) -> None:
+    """It has no file that begins where the last one of the backup does, or one of another size."""
+    store.put(10)
+    store.commit()
+    store.back_up()
+    other = Store(store.disk, "other", now_ms=2000, size=size)
+    other.put(60)
+    other.commit()
+
+    with pytest.raises(BackupRefused, match="this is another log"):
+        other.back_up()
 
 
 def objects(disk: MemoryDisk) -> Iterator[str]:
