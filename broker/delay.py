@@ -1,9 +1,10 @@
 """Delivery of delayed messages when they are due (RocketMQ ScheduleMessageService); `divert` puts them into the delay topic.
 
 A delayed message waits in queue level - 1 of `SCHEDULE_TOPIC_XXXX`; its tags code there is its due time by the wall clock. A
-copy is put into the real topic at that time, never earlier. Only the first waiting message of each level is checked, so empty
-levels cost nothing. Levels that the configuration no longer has are delivered as long as messages wait there. While any message
-waits, the clock is read once a second, because wall clocks jump.
+copy is put into the real topic at that time; earlier only, as in RocketMQ, if since then its level was shortened or the clock
+set back. Only the first waiting message of each level is checked, so empty levels cost nothing. Levels that the configuration
+no longer has are delivered as long as messages wait there. While any message waits, the clock is read once a second, because
+wall clocks jump.
 Delivery is at least once: after a crash, the deliveries of the last `flushDelayOffsetInterval` may be repeated.
 """
 

@@ -63,7 +63,7 @@ def write_classic_copy(world: World, root: str, target: str, advance: Advance = 
     Raises:
         StoreInUse: a broker has the store open. Nothing was written.
         CannotLeave: the store may lack acknowledged messages, or is not sound; what was written cannot be opened.
-        HaError: as when the node starts. Nothing was written.
+        HaError: as when the node starts. Nothing was copied.
         OSError: the disk failed or is full. No broker opens `target`, which can be removed.
     Durability: on return the copy is on the medium.
     """
@@ -99,13 +99,13 @@ def _check_complete(disk: Disk, root: str, left: NodeLeft) -> None:
         voters = "those of dLegerPeers" if configuration is None else ", ".join(configuration.voters)
         raise CannotLeave(
             f"{left.peer} is not the only voter of its group (voters: {voters}), so others may have messages that it lacks. "
-            "Nothing was written. Remove the others with `ledgermq dledger remove` while the group runs. If they are lost, let "
+            "Nothing was copied. Remove the others with `ledgermq dledger remove` while the group runs. If they are lost, let "
             f"this node go on alone with `ledgermq store reset-peers {root}`, then start it and stop it"
         )
     if disk.exists(f"{root}/abort") or left.committed_index != left.end_index:
         raise CannotLeave(
             f"{root} was not closed in order since {left.peer} leads alone, so its tables may lack what its log has. Nothing "
-            f"was written. {_CLOSE_IN_ORDER}"
+            f"was copied. {_CLOSE_IN_ORDER}"
         )
 
 

@@ -29,7 +29,8 @@ def command(store: str, address: Address, node: str | None, data: str, yes: bool
     """Make a node of a DLedger group the only voter, when the disks of a majority are lost for good.
 
     Do this on one node only: of the remaining nodes, the one whose log ends last. Entries that only lost nodes had are given
-    up. The others join it again as new nodes with empty stores; none of them may ever start again with its old store.
+    up. The others join it again as new nodes with empty stores; none of them may ever start again with its old store. An end of
+    the log that a crash has torn is repaired before the question, as at a start.
     """
     world, root = real_world(), store.rstrip("/")
     with ending_with_reason(world.disk):

@@ -19,7 +19,8 @@ def command(store: str, target: str) -> None:
     """Write the STORE of a DLedger group's only voter to TARGET as a classic store, to leave the mode.
 
     Remove the other voters with `ledgermq dledger remove` first, then stop the last node. Messages keep their queue offsets,
-    and topics, groups and consumer offsets come along; message ids that contain a physical offset change. STORE is not changed.
+    and topics, groups and consumer offsets come along; message ids that contain a physical offset change. STORE keeps what it
+    has; an end of its ledger that a crash has torn is repaired first, as at a start.
     """
     world, root = real_world(), store.rstrip("/")
     with ending_with_reason(world.disk, target.rstrip("/")):

@@ -77,7 +77,8 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
         ),
         "messageDelayLevel": Text(
             "The delays of the levels 1, 2, and so on.",
-            ours="Messages of a level that was removed are still delivered.",
+            ours="Messages of a level that was removed are still delivered. If a level is shortened, messages that wait in it "
+            "come after the new delay at the latest.",
         ),
         "regionId": Text("A word that is sent to clients, for their traces."),
         "traceOn": Text("Tells clients whether to trace."),
