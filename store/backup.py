@@ -265,28 +265,37 @@ def _end_of(files: Sequence[LogFile], pause: Callable[[], None]) -> int:
     """The physical offset behind the last sound record.
 
     Raises:
-        BackupRefused: sound records may follow, because what is there is no empty end of the log.
+        BackupRefused: sound records may follow something that is none.
     """
-    first = _look_at_end(files)
-    if first.problems:
+    end, damaged = _look_at_end(files)
+    if damaged is not None:
         pause()
-        if _look_at_end(files).end == first.end:  # else a broker was writing the record there
+        if _look_at_end(files)[1] == damaged:  # else a broker was writing there
             raise BackupRefused(
-                f"{first.problems[0]}. Nothing was written: a start of the broker repairs an end that a crash has torn, and "
-                "`ledgermq store verify` says more of damage"
+                f"there is no sound record at {damaged}, and the log goes on behind it. Nothing was written: `ledgermq store "
+                "verify` says more"
             )
-    return first.end
+    return end
 
 
-def _look_at_end(files: Sequence[LogFile]) -> Report:
-    """The end of the log, and whether something else is there than zeros."""
+def _look_at_end(files: Sequence[LogFile]) -> tuple[int, int | None]:
+    """The physical offset behind the last sound record, and that of something else before further bytes, if it is there.
+
+    A record that is the last one is no such thing: a slave may have got the beginning of it, or a crash have torn it.
+    """
     for file in reversed(files):
-        if LogReader(file).look(0)[0] is not Check.NOTHING or any(file.read(0, HEAD_BYTES_MAX)):  # else it was only prepared
-            report = Report(end=file.start)
-            for record in read_log([file], report=report):
-                report.end = record.offset + record.span.size
-            return report
-    return Report(end=files[0].start if files else 0)
+        if LogReader(file).look(0)[0] is Check.NOTHING and not any(file.read(0, HEAD_BYTES_MAX)):
+            continue  # it was prepared for later records
+        end, report = file.start, Report()
+        for record in read_log([file], report=report):
+            end = record.offset + record.span.size
+        at = report.end - file.start
+        if at == file.size or not any(file.read(at, HEAD_BYTES_MAX)):
+            return end, None
+        after = LogReader(file).look(at)[2]
+        is_last = after == file.size or (at < after < file.size and not any(file.read(after, HEAD_BYTES_MAX)))
+        return end, None if is_last else report.end
+    return files[0].start if files else 0, None
 
 
 def _check_continues(last: Piece, source: LogFile | None) -> None:
@@ -495,7 +504,7 @@ def _cut_at(disk: Disk, target: str, choice: Choice, until_ms: int, look_of: Cal
                 break
             end, last_ms = record.offset + record.span.size, record.span.store_timestamp
         else:
-            if report.problems or report.end < choice.log.end:
+            if report.end < choice.log.end:
                 raise BackupRefused(
                     f"the log has no sound record at {report.end}, and ends at {choice.log.end}, so records from before this "
                     f"moment may be hidden. Restore an earlier one, {last_ms - 1} ms at the latest, or a whole point"

@@ -251,20 +251,29 @@ def test_damage_before_the_end_of_the_log_is_no_end_of_the_log(store: Store, num
     offset = decode_record(store.records[number]).physical_offset
     store.damage(offset + BODY_AT)
 
-    with pytest.raises(BackupRefused, match=f"no sound record at {offset}, .*store verify"):
+    with pytest.raises(BackupRefused, match=f"no sound record at {offset}, .*verify"):
         store.back_up()
 
     assert store.keep.points() == []
 
 
 def test_a_record_that_is_being_written_is_behind_the_end_of_the_log(store: Store) -> None:
-    """A slave may have got the beginning of a record; the rest follows while the backup pauses."""
-    offset = decode_record(store.records[-1]).physical_offset
+    """Of several that are written at once, a reader may see the later ones first; the others follow while the backup pauses."""
+    offset = decode_record(store.records[-2]).physical_offset
     byte = store.damage(offset + BODY_AT)
 
     done = store.back_up(lambda: store.write(offset + BODY_AT, byte))
 
     assert done.point.end == offset
+
+
+def test_a_last_record_that_is_torn_is_behind_the_end_of_the_log(store: Store) -> None:
+    """A slave whose master is gone keeps the beginning of a record for as long as no other one leads."""
+    last = decode_record(store.records[-1]).physical_offset
+    store.damage(last + BODY_AT)
+    store.damage(decode_record(store.records[-2]).physical_offset + 35)  # its own physical offset, which ends no log
+
+    assert store.back_up().point.end == last
 
 
 def test_damage_between_two_points_is_no_moment(store: Store) -> None:
