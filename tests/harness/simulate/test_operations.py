@@ -36,7 +36,7 @@ def test_a_restored_master_gives_way_to_its_slave_although_that_was_killed_too()
         return attrs.evolve(short, restores=True, accepts_loss=False, workloads=("plain", "groups"))
 
     counts: Counter[str] = Counter()
-    for seed in (8, 38, 98, 116):  # what a seed draws changes with the code; the first one has all three now
+    for seed in (119, 87, 121, 129, 253, 9, 42, 43):  # what a seed draws changes with the code; the first one has all three now
         outcome = simulate_cluster(seed, mend)
         assert outcome.violations == []
         counts += outcome.counts
