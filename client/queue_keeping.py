@@ -146,11 +146,15 @@ class QueueKeeper:
         for source in sources:
             source.drop()
             self.leaving[source] = False  # until the end: if the consumer closes meanwhile, it finishes what remains to be done
+        uncommitted = sources
         if not self._plan.locks:
+            before = {source: source.assigned.committable for source in sources}
             await self.commit(sources, CALL_SECONDS)
             await self._notify(sources)
+            # Whoever reads the others now may have committed there, and would be set back.
+            uncommitted = [source for source in sources if source.assigned.committable != before[source]]
         if locked:
-            await self.commit(sources, CALL_SECONDS)
+            await self.commit(uncommitted, CALL_SECONDS)
         for source in sources:
             if self._plan.locks:
                 self._nursery.start_soon(self._leave, source, locked)
