@@ -5,7 +5,7 @@ Every delivery is in the history, with the moment from which on the group may co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import ClassVar
@@ -35,6 +35,8 @@ FAILURES_MAX = 2
 
 CUT_SHARE = 0.3
 """The share of commits during which a member cannot reach the master, so that they must fail."""
+REPAIRED_SECONDS = 20.0
+"""Longer than a pull is held, and each pull carries the offset that is to be committed."""
 STALL_SHARE = 0.03
 STALL_SECONDS = (10.0, 70.0)
 
@@ -222,16 +224,29 @@ class Members(Workload):
         except ClientError as error:
             scene.note(f"{self.name} commit: {type(error).__name__}")
             return
-        broker = scene.master.broker
-        if broker is None or epoch != scene.epoch:
-            return
+        if lower := self._lower(wanted, consumer, epoch):
+            # An earlier request without an answer may have arrived later; the next pull carries the offset again.
+            await trio.sleep(REPAIRED_SECONDS)
+            for source, stored in self._lower(wanted, consumer, epoch).items():
+                if source in lower:
+                    self._found.append(
+                        f"{wanted[source][0]} of {source.queue} was committed without an error, and {stored} is there"
+                    )
+
+    def _lower(self, wanted: Mapping[Source, tuple[int, int]], consumer: Consumer, epoch: int) -> dict[Source, int | None]:
+        """The queues of a consumer of which the master has a lower offset than is wanted, and which."""
+        broker = self.scene.master.broker
+        if broker is None or epoch != self.scene.epoch:
+            return {}
+        lower: dict[Source, int | None] = {}
         for source, (offset, moves) in wanted.items():
             stored = broker.offsets.of(self.group, source.queue.topic).get(source.queue.queue_id)
             moved = source.assigned.epoch != moves  # as where the queue ends earlier now, after a power cut
             if moved or consumer.sources.get(source.queue) is not source or self._is_shared(source, consumer):
                 continue
             if stored is None or stored < offset:
-                self._found.append(f"{offset} of {source.queue} was committed without an error, and {stored} is there")
+                lower[source] = stored
+        return lower
 
     async def _consume(self, consumer: Consumer, member: str) -> None:
         style = self._style
