@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are collected: what that makes stays
     config.pluginmanager.register(RealWorld())
     # A busy machine must not turn a slow example into a failure: hangs are found by the limits of the tests themselves. The
     # examples are the same in every run, so that a commit gets one verdict, and others with `--order`.
@@ -63,6 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector from walking through thousands of collected tests again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def later_seeds(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
