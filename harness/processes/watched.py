@@ -52,6 +52,8 @@ class TurnWatch(trio.abc.Instrument):
         self._placed = 0.0
         """The beginning of the last step of which the place was noted."""
         self._main = threading.main_thread().ident or 0
+        self.ended = threading.Event()
+        """Ends the thread that samples, once it is set."""
 
     def after_io_wait(self, timeout: float) -> None:
         del timeout
@@ -74,8 +76,7 @@ class TurnWatch(trio.abc.Instrument):
     def sample(self) -> None:
         """Note again and again, in a thread of its own, where the main thread is in a step that has become long."""
         clock = time.pthread_getcpuclockid(self._main)
-        while True:
-            time.sleep(SAMPLE_SECONDS)
+        while not self.ended.wait(SAMPLE_SECONDS):
             began = self._step_began
             if began != self._placed and time.clock_gettime(clock) - began > PLACED_SECONDS:
                 self.requests.append("in " + _place_of(self._main))

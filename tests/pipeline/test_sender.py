@@ -514,7 +514,8 @@ def test_an_attempt_that_was_replaced_waits_to_be_ended(broker: Embedded, topic:
     """As under speculation: a failure would count, and Spark would begin a third attempt beside the second."""
     options = options_of(broker, topic)
     pauses: list[float] = []
-    monkeypatch.setattr("ledgermq.pipeline.sink.time.sleep", pauses.append)
+    # Not the function in `time`, which other threads of this process call too.
+    monkeypatch.setattr("ledgermq.pipeline.sink.time", SimpleNamespace(sleep=pauses.append, time_ns=time.time_ns))
     writer = TaskWriter(
         options, Rows({"body": "body"}, topic, 1000, allow_null_body=False), begin(options), may_be_repeated=False
     )

@@ -85,5 +85,7 @@ def test_naming_the_place_of_a_long_step_keeps_nothing_of_it_alive(tmp_path: Pat
     deadline = time.monotonic() + 10
     while found[0]() is not None and time.monotonic() < deadline:
         time.sleep(0.01)
+    alive = found[0]() is not None  # as long as the thread runs
+    watch.ended.set()
 
-    assert found[0]() is None
+    assert not alive
