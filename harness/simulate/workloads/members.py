@@ -224,14 +224,15 @@ class Members(Workload):
         except ClientError as error:
             scene.note(f"{self.name} commit: {type(error).__name__}")
             return
-        if lower := self._lower(wanted, consumer, epoch):
-            # An earlier request without an answer may have arrived later; the next pull carries the offset again.
+        lower = self._lower(wanted, consumer, epoch)
+        answered = [each for each in lower if (each.assigned.committed or -1) >= wanted[each][0]]
+        if answered:
+            # An earlier request without an answer has arrived later, and the next pull carries the offset again.
             await trio.sleep(REPAIRED_SECONDS)
-            for source, stored in self._lower(wanted, consumer, epoch).items():
-                if source in lower:
-                    self._found.append(
-                        f"{wanted[source][0]} of {source.queue} was committed without an error, and {stored} is there"
-                    )
+            still = self._lower(wanted, consumer, epoch)
+            lower = {each: stored for each, stored in lower.items() if each in still or each not in answered}
+        for source, stored in lower.items():
+            self._found.append(f"{wanted[source][0]} of {source.queue} was committed without an error, and {stored} is there")
 
     def _lower(self, wanted: Mapping[Source, tuple[int, int]], consumer: Consumer, epoch: int) -> dict[Source, int | None]:
         """The queues of a consumer of which the master has a lower offset than is wanted, and which."""
