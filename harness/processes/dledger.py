@@ -11,7 +11,7 @@ import argparse
 import random
 import statistics
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -43,21 +43,54 @@ HOST = "127.0.0.1"
 
 @attrs.define(eq=False)
 class GroupOfProcesses:
-    """Three brokers, as processes that can be killed and started again."""
+    """The nodes of a group, as processes that can be killed and started again: brokers, and behind them any controllers."""
 
     directory: Path
     namesrv: str
-    settings: list[dict[str, object]]
-    places: list[Place] = attrs.field(factory=list[Place])
+    settings: Sequence[Mapping[str, object]]
+    """The keys of each broker."""
+    controllers: Sequence[Path] = ()
+    """The file of each controller."""
+    places: Sequence[Place] = ()
     """The machines of the nodes on a virtual network; empty if all run here."""
     stacks: dict[int, AsyncExitStack] = attrs.field(factory=dict[int, AsyncExitStack])
     servers: dict[int, ServerProcess] = attrs.field(factory=dict[int, ServerProcess])
 
+    @property
+    def nodes(self) -> range:
+        """The numbers of all nodes."""
+        return range(len(self.settings) + len(self.controllers))
+
+    @property
+    def brokers(self) -> range:
+        """The numbers of the brokers."""
+        return range(len(self.settings))
+
+    def store_of(self, broker: int) -> Path:
+        """The directory in which a broker has its store."""
+        return self.directory / f"node-{broker}" / "store"
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Start all nodes, and kill those that still run at the end of the block."""
+        try:
+            async with trio.open_nursery() as nursery:
+                for number in self.nodes:
+                    nursery.start_soon(self.start, number)
+            yield
+        finally:
+            with trio.CancelScope(shield=True):
+                for number in list(self.servers):
+                    await self.kill(number)
+
     async def start(self, number: int) -> None:
-        """Start one node, and wait until it serves clients, as leader or follower."""
+        """Start one node, and wait until it serves clients, in whichever role."""
         stack = self.stacks[number] = AsyncExitStack()
-        arguments = broker_arguments(self.directory / f"node-{number}" / "store", self.settings[number])
         place = self.places[number] if self.places else None
+        if number in self.brokers:
+            arguments = broker_arguments(self.store_of(number), self.settings[number])
+        else:
+            arguments = ["controller", "--log-level", "warning", "-c", str(self.controllers[number - len(self.settings)])]
         started = running(self.directory / f"node-{number}", *arguments, place=place)
         self.servers[number] = await stack.enter_async_context(started)
         await self.servers[number].up()
@@ -68,16 +101,13 @@ class GroupOfProcesses:
         await self.stacks.pop(number).aclose()
 
     async def leader(self, admin: Admin) -> int:
-        """Wait until a node reports that it leads; returns its number."""
+        """Wait until a broker reports that it is the master; returns its number."""
         with trio.fail_after(READY_SECONDS):
             while True:
-                for number, server in self.servers.items():
-                    try:
-                        status = (await admin.ha_status(str(server.address))).get("dledger", {})
-                    except ClientError:
-                        continue
-                    if status.get("role") == "leader":
-                        return number
+                for number in self.brokers:
+                    with suppress(ClientError, KeyError):
+                        if (await admin.ha_status(str(self.servers[number].address)))["master"]:
+                            return number
                 await trio.sleep(0.02)
 
 
@@ -92,15 +122,8 @@ async def open_group(directory: Path) -> AsyncGenerator[GroupOfProcesses]:
                 {**shared, "listenPort": ports[at], **dledger_keys(at, addresses)} for at in range(NODES)
             ]
             group = GroupOfProcesses(directory, str(namesrv.address), settings)
-            try:
-                async with trio.open_nursery() as nursery:
-                    for number in range(NODES):
-                        nursery.start_soon(group.start, number)
+            async with group.running():
                 yield group
-            finally:
-                with trio.CancelScope(shield=True):
-                    for number in list(group.servers):
-                        await group.kill(number)
 
 
 @attrs.define(eq=False)

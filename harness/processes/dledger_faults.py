@@ -1,130 +1,22 @@
-"""A DLedger group of real processes on a virtual network, under faults: `python -m harness.processes.dledger_faults`.
-
-Producers and a reader work on a machine of their own while nodes are killed with SIGKILL, stopped with SIGSTOP, or cut off:
-from everybody, from the other nodes alone, in one direction, or by taking their link away; sometimes two faults meet. After
-each fault the time to the next acknowledged send is measured. All acknowledgements and all reads are judged in the end:
-
-1. Each acknowledged message is where its acknowledgement said, and what a reader was given is still there.
-2. The offsets of each queue have no gap.
-3. After all is healed, sends are acknowledged again and every node reaches the same log, byte for byte.
-"""
+"""A DLedger group of real processes on a virtual network, under faults: `python -m harness.processes.dledger_faults`."""
 
 from __future__ import annotations
 
-import argparse
 import random
-import statistics
-import tempfile
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from itertools import count
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
-import trio
-
-from ledgermq.client.admin import Admin, open_admin
-from ledgermq.client.errors import ClientError
-from ledgermq.client.producer import Producer, open_producer
-from ledgermq.client.pull import PullConsumer, open_pull_consumer
-from ledgermq.message.message import Message
 from ledgermq.testing.embedded import dledger_keys
-from ledgermq.world.real import World, real_world
 
-from .dledger import NODES, READY_SECONDS, SENDERS, SILENCE_SECONDS, TOPIC, GroupOfProcesses, create_topic
-from .network import NetworkUnavailable, VirtualNetwork, virtual_network
-from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, print_line
-from .servers import running
+from . import group_faults
+from .dledger import NODES, GroupOfProcesses
+from .group_faults import BROKER_PORT, GroupFaults, command, machines, node_name
+from .network import VirtualNetwork
+from .report import Report
 
-NAMESRV, CLIENTS = "namesrv", "clients"
-NAMESRV_PORT, BROKER_PORT, RAFT_PORT = 9876, 10911, 40911
-BETWEEN_SECONDS = (0.2, 2.0)
-"""The shortest and the longest time without a fault."""
-FAULT_SECONDS = (0.3, 6.0)
-"""The shortest and the longest time that a fault lasts."""
-SECOND_FAULT_SHARE = 0.2
-"""How often a second fault meets the first one, so that no majority may be left."""
-BODY_BYTES = 100
-SEND_PAUSE_SECONDS = 0.01
-"""The pause of each sender between two sends. Without it an hour fills tens of gigabytes, and a full disk is another fault."""
-
-Place = tuple[int, int]
-"""The queue and the offset of a message."""
-
-
-def node_name(number: int) -> str:
-    return f"n{number}"
-
-
-@attrs.define(eq=False)
-class Acknowledgements:
-    """The answers to clients."""
-
-    acknowledged: dict[int, Place] = attrs.field(factory=dict[int, Place])
-    seen: dict[Place, int] = attrs.field(factory=dict[Place, int])
-    """What a reader was given while faults happened."""
-    failed: int = 0
-    violations: list[str] = attrs.field(factory=list[str])
-    _numbers: count[int] = attrs.field(factory=count)
-    _next: trio.Event = attrs.field(factory=trio.Event)
-
-    async def send_forever(self, producer: Producer) -> None:
-        while True:
-            number, began = next(self._numbers), self._next
-            try:
-                result = await producer.send(Message(TOPIC, b"%d" % number + b"x" * BODY_BYTES))
-            except ClientError:
-                self.failed += 1
-            else:
-                self.acknowledged[number] = (result.queue.queue_id, result.queue_offset)
-                if began is self._next:  # a send that began before the fault proves nothing
-                    began.set()
-            await trio.sleep(SEND_PAUSE_SECONDS)
-
-    async def read_forever(self, reader: PullConsumer) -> None:
-        while True:
-            for place, number in await self._read(reader):
-                if self.seen.setdefault(place, number) != number:
-                    self.violations.append(f"{place} was message {self.seen[place]}, and message {number} later")
-
-    async def _read(self, reader: PullConsumer) -> list[tuple[Place, int]]:
-        messages = await reader.poll(timeout_seconds=SILENCE_SECONDS)
-        return [((each.queue.queue_id, each.queue_offset), int(each.body.partition(b"x")[0])) for each in messages]
-
-    async def next_one(self) -> float:
-        """Wait for the acknowledgement of a send that begins now; returns how long that took, in seconds."""
-        began = trio.current_time()
-        self._next = trio.Event()
-        with trio.fail_after(READY_SECONDS):
-            await self._next.wait()
-        return trio.current_time() - began
-
-    async def judge(self, reader: PullConsumer) -> None:
-        """Read everything, and compare it with the answers to clients."""
-        await from_the_beginning(reader)
-        found: dict[Place, int] = {}
-        while read := await self._read(reader):
-            found.update(read)
-        answers = [*((number, place, "acknowledged") for number, place in self.acknowledged.items())]
-        answers += [(number, place, "read") for place, number in self.seen.items()]
-        self.violations += [
-            f"message {number} was {how} at {place}, where {found.get(place, 'nothing')} is now"
-            for number, place, how in answers
-            if found.get(place) != number
-        ]
-        ends: dict[int, int] = {}
-        for queue_id, offset in found:
-            ends[queue_id] = max(ends.get(queue_id, -1), offset)
-        if len(found) != sum(end + 1 for end in ends.values()):
-            self.violations.append(f"{len(found)} messages were read of queues that end at {ends}")
-
-
-async def from_the_beginning(reader: PullConsumer) -> None:
-    await reader.assign(await reader.queues(TOPIC))
-    for queue in reader.assignment():
-        await reader.seek(queue, 0)
+RAFT_PORT = 40911
 
 
 @asynccontextmanager
@@ -134,208 +26,38 @@ async def open_group(directory: Path) -> AsyncGenerator[tuple[VirtualNetwork, Gr
     Raises:
         NetworkUnavailable: such a network cannot be created here. Nothing was started.
     """
-    names = [node_name(number) for number in range(NODES)]
-    async with virtual_network(NAMESRV, *names, CLIENTS) as virtual:
-        place = virtual[NAMESRV]
-        arguments = ("namesrv", "--log-level", "warning", "--host", place.host, "--port", str(NAMESRV_PORT))
-        async with running(directory / NAMESRV, *arguments, place=place) as namesrv:
-            await namesrv.up()
-            places = [virtual[name] for name in names]
-            addresses = [f"{each.host}:{RAFT_PORT}" for each in places]
-            shared = {"namesrvAddr": str(namesrv.address), "haSecret": "secret", "mappedFileSizeCommitLog": 64 << 20}
-            settings: list[dict[str, object]] = [
-                {**shared, "listenPort": BROKER_PORT, "brokerIP1": each.host, **dledger_keys(at, addresses)}
-                for at, each in enumerate(places)
-            ]
-            group = GroupOfProcesses(directory, str(namesrv.address), settings, places)
-            try:
-                async with trio.open_nursery() as nursery:
-                    for number in range(NODES):
-                        nursery.start_soon(group.start, number)
-                yield virtual, group
-            finally:
-                with trio.CancelScope(shield=True):
-                    for number in list(group.servers):
-                        await group.kill(number)
+    async with machines(directory, NODES) as (virtual, namesrv):
+        places = [virtual[node_name(number)] for number in range(NODES)]
+        addresses = [f"{each.host}:{RAFT_PORT}" for each in places]
+        shared = {"namesrvAddr": str(namesrv.address), "haSecret": "secret", "mappedFileSizeCommitLog": 64 << 20}
+        settings = [
+            {**shared, "listenPort": BROKER_PORT, "brokerIP1": each.host, **dledger_keys(at, addresses)}
+            for at, each in enumerate(places)
+        ]
+        group = GroupOfProcesses(directory, str(namesrv.address), settings, places=places)
+        async with group.running():
+            yield virtual, group
 
 
-@attrs.define(eq=False)
-class GroupFaults:
-    """One group, the faults that it meets, and what came of them."""
-
-    virtual: VirtualNetwork
-    group: GroupOfProcesses
-    admin: Admin
-    answers: Acknowledgements
-    rng: random.Random
-    report: Report
-    seconds: dict[str, list[float]] = attrs.field(factory=lambda: defaultdict[str, list[float]](list))
-    """The times from each single fault to the next acknowledged send, by the kind of fault."""
-    doubles: int = 0
-    """How often two faults met."""
-    healed_seconds: list[float] = attrs.field(factory=list[float])
-    """The times from the end of each fault to the next acknowledged send."""
-    _paused: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-
-    async def run(self, minutes: float) -> None:
-        """Inject faults one after the other until the time is over; then all nodes run and nothing is cut."""
-        end = trio.current_time() + 60 * minutes
-        while trio.current_time() < end:
-            await trio.sleep(self.rng.uniform(*BETWEEN_SECONDS))
-            async with trio.open_nursery() as pauses:
-                await self._fault(pauses)
-                pauses.cancel_scope.cancel()  # a process that is still paused goes on
-            await self.virtual.heal()
-            for number in range(NODES):
-                if number not in self.group.servers:
-                    await self.group.start(number)
-            self.healed_seconds.append(await self.answers.next_one())
-
-    async def _fault(self, pauses: trio.Nursery) -> None:
-        kinds: list[Callable[[int, trio.Nursery], Awaitable[str]]] = [
-            self._kill, self._kill, self._pause, self._isolate, self._part_from_nodes, self._cut_one_way, self._unplug,
-        ]  # fmt: skip
-        leader = await self.group.leader(self.admin)
-        number = leader if self.rng.random() < 0.7 else (leader + self.rng.randint(1, NODES - 1)) % NODES
-        what = await self.rng.choice(kinds)(number, pauses)
-        what = f"leader {what}" if number == leader else f"follower {what}"
-        if self.rng.random() < SECOND_FAULT_SHARE:
-            other = (number + self.rng.randint(1, NODES - 1)) % NODES
-            self.report(f"{what}, and then another node {await self.rng.choice(kinds)(other, pauses)}")
-            self.doubles += 1
-        else:
-            seconds = await self.answers.next_one()
-            self.seconds[what].append(seconds)
-            self.report(f"{what}: next acknowledgement after {seconds:.2f} s")
-        await trio.sleep(self.rng.uniform(*FAULT_SECONDS))
-
-    async def _kill(self, number: int, _pauses: trio.Nursery) -> str:
-        await self.group.kill(number)
-        return "killed"
-
-    async def _pause(self, number: int, pauses: trio.Nursery) -> str:
-        await pauses.start(self.group.servers[number].pause, READY_SECONDS)
-        return "paused"
-
-    async def _isolate(self, number: int, _pauses: trio.Nursery) -> str:
-        await self.virtual.part([node_name(number)], [name for name in self.virtual.places if name != node_name(number)])
-        return "cut off from everybody"
-
-    async def _part_from_nodes(self, number: int, _pauses: trio.Nursery) -> str:
-        others = [node_name(other) for other in range(NODES) if other != number]
-        await self.virtual.part([node_name(number)], others)
-        return "cut off from the nodes"
-
-    async def _cut_one_way(self, number: int, _pauses: trio.Nursery) -> str:
-        other = (number + self.rng.randint(1, NODES - 1)) % NODES
-        await self.virtual.cut(node_name(number), node_name(other))
-        return "not heard by one node"
-
-    async def _unplug(self, number: int, _pauses: trio.Nursery) -> str:
-        await self.virtual.unplug(node_name(number))
-        return "without its link"
-
-    async def compare(self) -> None:
-        """Wait until all nodes have committed the same entries, stop them, and compare their ledgers up to there and beyond."""
-        agreed = await self._agreed_end()
-        for number in range(NODES):
-            if status := await self.group.servers[number].stop():
-                self.answers.violations.append(f"a clean stop of node {number} ended with exit status {status}")
-        logs = [ledger_of(self.group.directory / f"node-{number}" / "store" / f"dledger-n{number}") for number in range(NODES)]
-        self.answers.violations += differences(logs, agreed)
-
-    async def _agreed_end(self) -> int:
-        """Wait until all nodes report one committed index, which ends the log of each; returns the position of that end."""
-        ends: list[tuple[int, int, int]] = []
-        with trio.move_on_after(READY_SECONDS):
-            while True:
-                with suppress(ClientError):
-                    ends = [_ends(await self.admin.ha_status(str(server.address))) for server in self.group.servers.values()]
-                    if len(set(ends)) == 1 and ends[0][0] == ends[0][1]:
-                        return ends[0][2]
-                await trio.sleep(0.1)
-        self.answers.violations.append(f"the nodes differ in committed index, end index or end {READY_SECONDS} s later: {ends}")
-        return 0
-
-    def __str__(self) -> str:
-        rows = [f"{what}: {_times(found)}" for what, found in sorted(self.seconds.items())]
-        return "\n".join([*rows, f"two faults at once: {self.doubles}", f"end of a fault: {_times(self.healed_seconds)}"])
+def ledger_of(store: Path) -> bytes:
+    """The bytes of a node's ledger, with the zero bytes behind its last entry."""
+    (ledger,) = store.glob("dledger-*")
+    return b"".join(path.read_bytes() for path in sorted((ledger / "data").iterdir()))
 
 
-def _ends(status: dict[str, Any]) -> tuple[int, int, int]:
-    return status["dledger"]["committedIndex"], status["dledger"]["endIndex"], status["masterCommitLogMaxOffset"]
-
-
-def differences(logs: Sequence[bytes], agreed: int) -> list[str]:
-    """Describe how ledgers differ below the end that all nodes have reported, or below what all of them have."""
-    end = max(agreed, min(len(log.rstrip(b"\0")) for log in logs))
-    if len({log[:end] for log in logs}) == 1:
-        return []
-    return [f"the ledgers differ below {end}; they end at {[len(log.rstrip(bytes(1))) for log in logs]}"]
-
-
-def _times(found: Sequence[float]) -> str:
-    return f"{len(found)}, to the next acknowledgement {statistics.median(found):.2f} s (median), {max(found):.2f} s (longest)"
-
-
-def ledger_of(directory: Path) -> bytes:
-    """The bytes of a ledger, with the zero bytes behind its last entry."""
-    return b"".join(path.read_bytes() for path in sorted((directory / "data").iterdir()))
+def _end_of(status: dict[str, Any]) -> int | None:
+    ledger = status["dledger"]
+    return status["masterCommitLogMaxOffset"] if ledger["committedIndex"] == ledger["endIndex"] else None
 
 
 async def run(directory: Path, minutes: float, rng: random.Random, report: Report) -> GroupFaults:
-    """Inject faults under load, heal everything, and judge the answers to clients.
-
-    Raises:
-        NetworkUnavailable: such a network cannot be created here.
-        trio.TooSlowError: no send was acknowledged, or no node led, for a minute although a majority could talk.
-    """
-    async with open_group(directory) as (virtual, group):
-        world = attrs.evolve(real_world(), network=virtual[CLIENTS].network)
-        async with open_admin(group.namesrv, world=world) as admin:
-            await create_topic(admin)
-            faults = GroupFaults(virtual, group, admin, Acknowledgements(), rng, report)
-            await under_load(faults, world, minutes)
-            await faults.compare()
-            return faults
-
-
-async def under_load(faults: GroupFaults, world: World, minutes: float) -> None:
-    """Run the faults while clients send and read, and judge in the end."""
-    namesrv, answers = faults.group.namesrv, faults.answers
-    async with open_producer(namesrv, "p", send_timeout_seconds=5.0, world=world) as producer:
-        async with open_pull_consumer(namesrv, "reader", world=world) as reader, trio.open_nursery() as nursery:
-            await from_the_beginning(reader)
-            for _ in range(SENDERS):
-                nursery.start_soon(answers.send_forever, producer)
-            nursery.start_soon(answers.read_forever, reader)
-            await faults.run(minutes)
-            nursery.cancel_scope.cancel()
-        async with open_pull_consumer(namesrv, "judge", world=world) as reader:
-            await answers.judge(reader)
+    """Inject faults into a group in `directory`; raises as `group_faults.run` does."""
+    return await group_faults.run(open_group(directory), _end_of, ledger_of, minutes, rng, report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m harness.processes.dledger_faults", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long faults are injected (10)")
-    parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
-    options = parser.parse_args(arguments)
-    seed = drawn_seed(options.seed)
-    print_line(f"seed {seed}")
-    with tempfile.TemporaryDirectory(prefix="ledgermq-dledger-faults-") as folder:
-        try:
-            faults = trio.run(run, Path(folder), options.minutes, random.Random(seed), print_line)  # noqa: S311 - draws faults
-        except NetworkUnavailable as error:
-            print_line(f"no virtual network here: {error}")
-            return 2
-    answers = faults.answers
-    print_line(str(faults))
-    print_line(f"{len(answers.acknowledged)} acknowledged, {answers.failed} sends failed, {len(answers.seen)} read meanwhile")
-    print_line(f"{len(answers.violations)} violations")
-    for violation in answers.violations[:VIOLATIONS_SHOWN_MAX]:
-        print_line(violation)
-    return 1 if answers.violations else 0
+    return command("dledger_faults", run, __doc__, arguments)
 
 
 if __name__ == "__main__":
