@@ -57,15 +57,19 @@ def _log_of(store: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
 
 
+def _is_whole(status: dict[str, Any]) -> bool:
+    return len(status["controller"]["syncStateSet"]) == BROKERS
+
+
 def _end_of(status: dict[str, Any]) -> int | None:
     elected = status["controller"]
     end = status["masterCommitLogMaxOffset"]
-    return end if elected["confirmOffset"] == end and len(elected["syncStateSet"]) == BROKERS else None
+    return end if elected["confirmOffset"] == end and _is_whole(status) else None
 
 
 async def run(directory: Path, minutes: float, rng: random.Random, report: Report) -> GroupFaults:
     """Inject faults into a group in `directory`; raises as `group_faults.run` does."""
-    return await group_faults.run(open_group(directory), _end_of, _log_of, minutes, rng, report)
+    return await group_faults.run(open_group(directory), _is_whole, _end_of, _log_of, minutes, rng, report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -53,6 +53,8 @@ SEND_PAUSE_SECONDS = 0.01
 
 Place = tuple[int, int]
 """The queue and the offset of a message."""
+IsWhole = Callable[[dict[str, Any]], bool]
+"""Whether a group survives any one fault, as the status of its master reports it."""
 EndOf = Callable[[dict[str, Any]], int | None]
 """The end of a broker's log as its status reports it; None if the broker does not know yet whether all of it stays."""
 LogOf = Callable[[Path], bytes]
@@ -156,6 +158,7 @@ class GroupFaults:
     admin: Admin
     rng: random.Random
     report: Report
+    is_whole: IsWhole
     end_of: EndOf
     log_of: LogOf
     answers: Acknowledgements = attrs.field(factory=Acknowledgements)
@@ -165,6 +168,8 @@ class GroupFaults:
     """How often two faults met."""
     healed_seconds: list[float] = attrs.field(factory=list[float])
     """The times from the end of each fault to the next acknowledged send."""
+    whole_seconds: list[float] = attrs.field(factory=list[float])
+    """The times from there until the group survives the next fault."""
     _paused: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     async def run(self, minutes: float) -> None:
@@ -180,6 +185,18 @@ class GroupFaults:
                 if number not in self.group.servers:
                     await self.group.start(number)
             self.healed_seconds.append(await self.answers.next_one())
+            await self._become_whole()
+
+    async def _become_whole(self) -> None:
+        began = trio.current_time()
+        with trio.fail_after(READY_SECONDS):
+            while True:
+                master = self.group.servers[await self.group.leader(self.admin)]
+                with suppress(ClientError):
+                    if self.is_whole(await self.admin.ha_status(str(master.address))):
+                        break
+                await trio.sleep(0.02)
+        self.whole_seconds.append(trio.current_time() - began)
 
     async def _fault(self, pauses: trio.Nursery) -> None:
         kinds: list[Callable[[int, trio.Nursery], Awaitable[str]]] = [
@@ -252,7 +269,12 @@ class GroupFaults:
 
     def __str__(self) -> str:
         rows = [f"{what}: {_times(found)}" for what, found in sorted(self.seconds.items())]
-        return "\n".join([*rows, f"two faults at once: {self.doubles}", f"end of a fault: {_times(self.healed_seconds)}"])
+        rows += [f"two faults at once: {self.doubles}", f"end of a fault: {_times(self.healed_seconds)}"]
+        whole = self.whole_seconds
+        rows.append(
+            f"from there until any one fault is survived: {statistics.median(whole):.2f} s (median), {max(whole):.2f} s"
+        )
+        return "\n".join(rows)
 
 
 def differences(logs: Sequence[bytes], agreed: int) -> list[str]:
@@ -269,6 +291,7 @@ def _times(found: Sequence[float]) -> str:
 
 async def run(
     opened: AbstractAsyncContextManager[tuple[VirtualNetwork, GroupOfProcesses]],
+    is_whole: IsWhole,
     end_of: EndOf,
     log_of: LogOf,
     minutes: float,
@@ -285,7 +308,7 @@ async def run(
         world = attrs.evolve(real_world(), network=virtual[CLIENTS].network)
         async with open_admin(group.namesrv, world=world) as admin:
             await create_topic(admin)
-            faults = GroupFaults(virtual, group, admin, rng, report, end_of, log_of)
+            faults = GroupFaults(virtual, group, admin, rng, report, is_whole, end_of, log_of)
             await under_load(faults, world, minutes)
             await faults.compare()
             return faults
