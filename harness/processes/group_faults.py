@@ -198,6 +198,16 @@ class GroupFaults:
                 await trio.sleep(0.02)
         self.whole_seconds.append(trio.current_time() - began)
 
+    async def _next_one(self, what: str) -> float:
+        try:
+            return await self.answers.next_one()
+        except trio.TooSlowError:
+            self.report(f"{what}: no acknowledgement for {READY_SECONDS} s")
+            for number in self.group.brokers:
+                with suppress(ClientError, KeyError):
+                    self.report(f"node {number}: {await self.admin.ha_status(str(self.group.servers[number].address))}")
+            raise
+
     async def _fault(self, pauses: trio.Nursery) -> None:
         kinds: list[Callable[[int, trio.Nursery], Awaitable[str]]] = [
             self._kill, self._kill, self._pause, self._isolate, self._part_from_nodes, self._cut_one_way, self._unplug,
@@ -211,7 +221,7 @@ class GroupFaults:
             self.report(f"{what}, and then another node {await self.rng.choice(kinds)(other, pauses)}")
             self.doubles += 1
         else:
-            seconds = await self.answers.next_one()
+            seconds = await self._next_one(what)
             self.seconds[what].append(seconds)
             self.report(f"{what}: next acknowledgement after {seconds:.2f} s")
         await trio.sleep(self.rng.uniform(*FAULT_SECONDS))
