@@ -88,7 +88,7 @@ class Producer(Generic[Body]):
     """Makes the sends of `send_many`, and those of asyncio tasks."""
 
     def __attrs_post_init__(self) -> None:
-        self.lanes = Lanes(self._transmitter, self._encode, self._new_id, self._body_of)
+        self.lanes = Lanes(self._transmitter, self._send_one, self._new_id, self._body_of)
 
     def __repr__(self) -> str:
         return f"<Producer of {self.group} at {self._session.name_servers_text}>"
@@ -133,33 +133,55 @@ class Producer(Generic[Body]):
         """
         plain: Message[Any] = message if self._body_of is None else self._plain(message)  # most need no call here
         transmitter = self._transmitter
-        options = transmitter.options
-        seconds = options.send_timeout_seconds if timeout_seconds is None else self._seconds(timeout_seconds)
+        seconds = transmitter.options.send_timeout_seconds if timeout_seconds is None else self._seconds(timeout_seconds)
         started = trio.current_time()
         try:
             topic = plain.topic
             publication = self._publications.get(topic)
             if publication is None:
-                publication = await self._transmitter.publications.find(topic, seconds)
+                publication = await transmitter.publications.find(topic, seconds)
                 now = trio.current_time()
                 seconds, started = seconds - (now - started), now
-            body, sys_flag = plain.body, 0
-            if type(body) is not bytes or len(body) > options.plain_bytes_max:
-                body, sys_flag = self._packed(body)
-            ids = self._ids
-            if ids is None:
-                ids = self._make_ids()
-            born_ms = self._session.world.clock.wall_ms()
-            unique_id = plain.properties.get(UNIQUE_KEY) or ids.next(born_ms)
-            properties = json_text(property_text(plain, unique_id, key))
+            unique_id = self._new_id(plain)
         except (AttributeError, TypeError):
             check_message(plain)  # raises with the name of the bad field; checking before would slow down every message
             raise
+        choose: Choose | None = None
         if key is None and queue is None and selector is None:
-            target, fixed = transmitter.next_target(publication), False
+            target = transmitter.next_target(publication)
         else:
-            target, fixed = transmitter.chosen(publication, plain, key, queue, selector), True
+            choose = partial(transmitter.chosen, message=plain, key=key, queue=queue, selector=selector)
+            target = choose(publication)
+        return await self._send_one(plain, unique_id, key, publication, target, choose, seconds, started)
 
+    async def _send_one(
+        self,
+        message: Message[Any],
+        unique_id: str,
+        key: str | None,
+        publication: Publication,
+        target: Target,
+        choose: Choose | None,
+        seconds: float,
+        started: float,
+    ) -> SendResult:
+        """Send one message to a queue that was chosen, in `seconds` from `started` on.
+
+        Args:
+            message: its body is bytes.
+            choose: chooses the queue again if the first attempt fails; None if any queue will do then.
+        """
+        transmitter = self._transmitter
+        options = transmitter.options
+        try:
+            body, sys_flag = message.body, 0
+            if type(body) is not bytes or len(body) > options.plain_bytes_max:
+                body, sys_flag = self._packed(body)
+            properties = json_text(property_text(message, unique_id, key))
+        except (AttributeError, TypeError):
+            check_message(message)
+            raise
+        born_ms = self._session.world.clock.wall_ms()
         # There is no await before `exchange` writes the frame to the connection, so frames keep the order of the sends.
         # The functions that batches and repeated attempts use would cost a quarter more (`bench/shortcuts.py`).
         numbers = transmitter.numbers
@@ -170,22 +192,21 @@ class Producer(Generic[Body]):
             if channel is None or channel.closed:
                 channel = self._channels[target] = self._session.channel_to(target.address)
             opaque = channel.next_opaque()
-            parts = frame_parts(target.single, sys_flag, born_ms, plain.flag, properties, opaque, body, number)
-            elsewhere = publication.broker_count > 1 and not fixed
+            parts = frame_parts(target.single, sys_flag, born_ms, message.flag, properties, opaque, body, number)
+            elsewhere = publication.broker_count > 1 and choose is None
             limit = attempt_seconds(seconds, options.retries, elsewhere=True) if elsewhere else seconds
             answer = await channel.exchange(opaque, SINGLE, parts, limit, started)
             result = result_of(answer, unique_id, target.queue, target.address)
             transmitter.stored += 1
-            if answer.code and options.retry_unless_ok and not fixed:
-                outgoing = Outgoing(sys_flag, born_ms, plain.flag, properties, body, number=number)
+            if answer.code and options.retry_unless_ok and choose is None:
+                outgoing = Outgoing(sys_flag, born_ms, message.flag, properties, body, number=number)
                 answer, target = await transmitter.with_guarantees(
                     publication, outgoing, target, answer, started + seconds, None
                 )
                 return result_of(answer, unique_id, target.queue, target.address)
         except (ClientError, CallTimeout, ConnectionLost) as error:
-            outgoing = Outgoing(sys_flag, born_ms, plain.flag, properties, body, number=number)
+            outgoing = Outgoing(sys_flag, born_ms, message.flag, properties, body, number=number)
             failure = transmitter.failed(target, error)
-            choose = partial(transmitter.chosen, message=plain, key=key, queue=queue, selector=selector) if fixed else None
             answer, target = await transmitter.send_again(
                 publication, outgoing, target, failure, started + seconds, seconds, choose
             )
@@ -291,11 +312,6 @@ class Producer(Generic[Body]):
     def _new_id(self, message: Message) -> str:
         ids = self._ids or self._make_ids()
         return message.properties.get(UNIQUE_KEY) or ids.next(self._session.world.clock.wall_ms())
-
-    def _encode(self, message: Message, unique_id: str, key: str | None) -> Outgoing:
-        body, sys_flag = self._packed(message.body)
-        properties = json_text(property_text(message, unique_id, key))
-        return Outgoing(sys_flag, self._session.world.clock.wall_ms(), message.flag, properties, body)
 
     async def send_oneway(self, message: Message[Body], *, key: str | None = None, queue: MessageQueue | None = None) -> None:
         """Send one message without an acknowledgement; this is the fastest way, but the message may be lost unnoticed.

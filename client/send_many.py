@@ -29,7 +29,6 @@ from .sending import (
     batch_properties,
     encode_messages,
     encoded,
-    result_of,
     results_of,
 )
 from .transmit import Choose, QueueSelector, Transmitter
@@ -39,10 +38,20 @@ BATCH_BYTES_MAX = 256 * 1024
 """The bodies of a request of `send_many` have at most this size together, unless one message alone has more."""
 
 
-class Encoder(Protocol):
-    """Encodes a message for sending; raises an `InvalidArgument` for one that cannot be sent."""
+class SendOne(Protocol):
+    """Sends one message to a queue that was chosen, as `Producer.send` does."""
 
-    def __call__(self, message: Message, unique_id: str, key: str | None) -> Outgoing: ...
+    async def __call__(
+        self,
+        message: Message[Any],
+        unique_id: str,
+        key: str | None,
+        publication: Publication,
+        target: Target,
+        choose: Choose | None,
+        seconds: float,
+        started: float,
+    ) -> SendResult: ...
 
 
 @attrs.define(eq=False)
@@ -120,7 +129,7 @@ class Lanes:
     """The lanes of one producer."""
 
     _transmitter: Transmitter
-    _encode: Encoder
+    _send_one: SendOne
     _new_id: Callable[[Message], str]
     _body_of: Callable[[Any], bytes] | None = None
     """Makes the bytes of a body that is none yet."""
@@ -364,7 +373,8 @@ request begins: later messages wait for no answer."""
 
     async def _send_request(self, publication: Publication, chunk: list[Item]) -> None:
         first, transmitter = chunk[0], self._transmitter
-        seconds = first.left(trio.current_time())
+        now = trio.current_time()
+        seconds = first.left(now)
         if seconds <= 0:  # the time has ended since the messages were taken; the others have hardly more
             for item in chunk:
                 _time_out(item)
@@ -377,9 +387,8 @@ request begins: later messages wait for no answer."""
             # A free message could use any queue, but while there is only one broker it stays behind its predecessors.
             choose = partial(transmitter.same_target, queue=target.queue)
         if len(chunk) == 1:
-            outgoing = self._encode(first.message, first.unique_id, first.key)
-            answer, target = await transmitter.send(publication, outgoing, target, seconds, choose)
-            first.finish(result_of(answer, first.unique_id, target.queue, target.address))
+            sending = self._send_one(first.message, first.unique_id, first.key, publication, target, choose, seconds, now)
+            first.finish(await sending)
             return
         batch = encode_messages(
             [_with_bytes(item.message) for item in chunk],

@@ -28,7 +28,6 @@ from .signature import Credentials, signed_frame
 
 log = get_logger(__name__)
 
-RECEIVE_BYTES = 256 * 1024
 CONNECT_SECONDS = 3.0
 """How long connecting may take before it fails."""
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
@@ -221,7 +220,7 @@ class Channel:
     async def _read(self) -> None:
         assert self._stream is not None
         receive_some, receive = self._stream.receive_some, self._core.receive
-        while data := await receive_some(RECEIVE_BYTES):
+        while data := await receive_some():
             self.received_at = trio.current_time()
             requests, answers = receive(bytes(data))
             for caller, answer in answers:
