@@ -45,7 +45,7 @@ def ledger_of(store: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((ledger / "data").iterdir()))
 
 
-def _is_whole(_: dict[str, Any]) -> bool:
+def _is_whole(_: list[dict[str, Any]]) -> bool:
     return True  # a majority is enough, whatever a follower lacks that was away
 
 

@@ -57,14 +57,16 @@ def _log_of(store: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
 
 
-def _is_whole(status: dict[str, Any]) -> bool:
-    return len(status["controller"]["syncStateSet"]) == BROKERS
+def _is_whole(statuses: list[dict[str, Any]]) -> bool:
+    elected = [status["controller"] for status in statuses]
+    whole = all(len(each["syncStateSet"]) == BROKERS for each in elected)
+    return whole and len({each.get("masterEpoch") for each in elected}) == 1
 
 
 def _end_of(status: dict[str, Any]) -> int | None:
     elected = status["controller"]
     end = status["masterCommitLogMaxOffset"]
-    return end if elected["confirmOffset"] == end and _is_whole(status) else None
+    return end if elected["confirmOffset"] == end and len(elected["syncStateSet"]) == BROKERS else None
 
 
 async def run(directory: Path, minutes: float, rng: random.Random, report: Report) -> GroupFaults:

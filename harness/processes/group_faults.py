@@ -53,8 +53,8 @@ SEND_PAUSE_SECONDS = 0.01
 
 Place = tuple[int, int]
 """The queue and the offset of a message."""
-IsWhole = Callable[[dict[str, Any]], bool]
-"""Whether a group survives any one fault, as the status of its master reports it."""
+IsWhole = Callable[[list[dict[str, Any]]], bool]
+"""Whether a group survives any one fault, as all its brokers report: a deposed master may not know yet what it has missed."""
 EndOf = Callable[[dict[str, Any]], int | None]
 """The end of a broker's log as its status reports it; None if the broker does not know yet whether all of it stays."""
 LogOf = Callable[[Path], bytes]
@@ -191,12 +191,16 @@ class GroupFaults:
         began = trio.current_time()
         with trio.fail_after(READY_SECONDS):
             while True:
-                master = self.group.servers[await self.group.leader(self.admin)]
                 with suppress(ClientError):
-                    if self.is_whole(await self.admin.ha_status(str(master.address))):
+                    if self.is_whole(await self._statuses()):
                         break
                 await trio.sleep(0.02)
         self.whole_seconds.append(trio.current_time() - began)
+
+    async def _statuses(self) -> list[dict[str, Any]]:
+        """What all brokers report of the replication; raises `ClientError` if one does not answer."""
+        servers = [self.group.servers[number] for number in self.group.brokers]
+        return [await self.admin.ha_status(str(server.address)) for server in servers]
 
     async def _next_one(self, what: str) -> float:
         try:
@@ -269,8 +273,7 @@ class GroupFaults:
         with trio.move_on_after(READY_SECONDS):
             while True:
                 with suppress(ClientError):
-                    servers = [self.group.servers[number] for number in self.group.brokers]
-                    ends = [self.end_of(await self.admin.ha_status(str(server.address))) for server in servers]
+                    ends = [self.end_of(status) for status in await self._statuses()]
                     if len(set(ends)) == 1 and (end := ends[0]) is not None:
                         return end
                 await trio.sleep(0.1)
