@@ -19,8 +19,9 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: demo docs test orders check interop sim sim-slow check-model fuzz edge stages full bench clean
 
 # Spark is published as sources, from which pip builds a package of 490 MB and unpacks it at once: compressing it would take longer
-# than all the rest. The environment has `ledgermq` already, so naming an extra of it builds nothing else.
-UNCOMPRESSED := --config-settings=--build-option=--compression=stored
+# than all the rest. The environment has `ledgermq` already, so naming an extra of it builds nothing else. Bytecode is made when a
+# module is imported: few of all these are, and making it of all takes as long as unpacking them.
+SPARK_OPTIONS := --no-compile --config-settings=--build-option=--compression=stored
 
 # What the broker alone needs: a message goes round seconds after `make demo`.
 .venv/ready-to-run: pyproject.toml native/_native.pyx
@@ -29,11 +30,11 @@ UNCOMPRESSED := --config-settings=--build-option=--compression=stored
 	touch $@
 
 .venv/ready-for-spark: .venv/ready-to-run
-	$(BIN)/python -m pip install --progress-bar on --disable-pip-version-check --no-compile $(UNCOMPRESSED) 'ledgermq[spark]'
+	$(BIN)/python -m pip install --progress-bar on --disable-pip-version-check $(SPARK_OPTIONS) 'ledgermq[spark]'
 	touch $@
 
 .venv/ready: .venv/ready-to-run
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(UNCOMPRESSED) 'ledgermq[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(SPARK_OPTIONS) 'ledgermq[test]'
 	touch $@
 
 .venv/ready-to-check: .venv/ready

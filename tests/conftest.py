@@ -6,7 +6,10 @@ import gc
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -22,6 +25,8 @@ from ledgermq.world.self_signed import self_signed
 
 from .real_world import RealWorld
 from .scheduling import FileScheduling, processes, rank_of
+
+TESTS = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,6 +44,20 @@ def pytest_configure(config: pytest.Config) -> None:
     derandomize = config.option.order == 0
     settings.register_profile("ours", deadline=None, derandomize=derandomize, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("ours")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let each process import another share of all test modules first, since one that was imported need not be compiled again.
+
+    pytest compiles every module with its assertions rewritten, and each process needs all of them: on a fresh clone that takes
+    each 15 s, and all would be at the same module.
+    """
+    worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args != [TESTS.name]:
+        return
+    for path in sorted(TESTS.rglob("test_*.py"))[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with suppress(Exception, pytest.skip.Exception):  # collecting raises it again, and says where
+            import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 @pytest.hookimpl(optionalhook=True)

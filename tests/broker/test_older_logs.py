@@ -24,7 +24,7 @@ from ..ha.dledger.test_node import hand_over
 from .test_dledger import Group, check_nodes_agree, scenario
 
 ROOT = "older"
-OLDER_MESSAGES = 800
+OLDER_MESSAGES = 400
 IDLE_MESSAGES, DELETED_MESSAGES = 5, 7
 
 

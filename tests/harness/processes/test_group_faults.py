@@ -1,4 +1,4 @@
-"""A few seconds of faults of each kind of group on a virtual network; an hour is `python -m harness.processes.elected_faults`."""
+"""Seconds of faults of each kind of group on a virtual network; an hour is `python -m harness.processes.elected_faults`."""
 
 from __future__ import annotations
 
