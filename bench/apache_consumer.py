@@ -8,9 +8,8 @@ import argparse
 
 from apache_client import start_consumer
 from drain import drain, write_backlog
+from measuring import Options, Report, Values, others_stopped, started, take_turns
 from servers import Cluster, Side
-
-from harness import Options, Report, Values, others_stopped, started, take_turns
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:

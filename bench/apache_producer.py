@@ -17,12 +17,11 @@ import time
 from collections.abc import Generator, Sequence
 
 from apache_client import failures, producer_lines, start_producer
+from measuring import CpuMeter, Options, Report, Values, await_growth, others_stopped, started, take_turns, warm_up
 from processes import Process, ProcessFailedError
 from servers import QUEUES, TOPIC, Cluster, Side
 from slaves import await_in_sync, started_pairs
 from wire import Connection
-
-from harness import CpuMeter, Options, Report, Values, await_growth, others_stopped, started, take_turns, warm_up
 
 _FIRST_SECONDS_MAX = 20
 

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+from measuring import Options, Report, Side, Values, back_free_memory, take_turns
 from processes import Process
 from raw_sender import RawSender
 from servers import TOPIC, new_store, ours_env
 from wire import Connection
-
-from harness import Options, Report, Side, Values, back_free_memory, take_turns
 
 _WINDOW = 64
 _QUEUES = 8

@@ -21,13 +21,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
+from measuring import CpuMeter, Options, Report, Values, back_free_memory, started, take_turns
 from processes import ProcessFailedError
 from raw_sender import RawSender
 from relay import relay
 from servers import Cluster, Side, new_store
 from slaves import beside, ends_over, log_end, replicated
-
-from harness import CpuMeter, Options, Report, Values, back_free_memory, started, take_turns
 
 _BUFFER_BYTES = 1 << 18
 _SECONDS_MAX = 300

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import cast
 
 import trio
+from measuring import python_text
 from put_path import SENDS, Reader, batches
 
-from harness import python_text
 from ledgermq import native
 from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import config_of

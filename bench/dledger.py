@@ -25,11 +25,10 @@ import attrs
 from apache_producer import steady
 from catch_up import bare_copy_seconds
 from dledger_groups import Group, as_tables, ended, started_groups
+from measuring import CpuMeter, Options, Report, Values, back_free_memory, memory_filler, others_stopped, take_turns, warm_up
 from raw_sender import RawSender
 from servers import Cluster, Side, new_store
 from sync_master import send_rates
-
-from harness import CpuMeter, Options, Report, Values, back_free_memory, memory_filler, others_stopped, take_turns, warm_up
 
 _LOAD_WINDOW = 64
 _LOAD_PIECE_SECONDS = 0.2

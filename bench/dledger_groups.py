@@ -12,12 +12,11 @@ import time
 from collections.abc import Generator, Sequence
 
 import attrs
+from measuring import await_route
 from processes import ProcessFailedError
 from servers import QUEUES, TOPIC, Cluster, Side, free_port, new_store
 from slaves import SECRET, log_end
 from wire import SEND_MESSAGE_V2, Connection, RequestRefusedError, send_fields
-
-from harness import await_route
 
 NODES = 3
 _GET_ROUTE_INFO_BY_TOPIC = 105

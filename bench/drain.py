@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable
 
 import attrs
+from measuring import CpuMeter
 from processes import Process, ProcessFailedError
 from raw_sender import RawSender
 from servers import QUEUES, TOPIC, Cluster
 from tcp_acked import bytes_acknowledged
-
-from harness import CpuMeter
 
 GROUP = "bench_consumer"
 _MEASURED_FROM, _MEASURED_TO = 0.25, 0.95

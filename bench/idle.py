@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterator
 from typing import Self
 
+from measuring import CpuMeter, Options, Report, Values, take_turns
 from servers import Cluster, Side
 from wire import PULL_MESSAGE, SEND_MESSAGE_V2, SYSTEM_BUSY, Connection, encode, send_fields
-
-from harness import CpuMeter, Options, Report, Values, take_turns
 
 _SUSPEND, _SUBSCRIPTION_INCLUDED = 2, 4
 _HOLD_MS = 15_000

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from apache_client import start_consumer, start_producer
 from drain import drain, write_backlog
+from measuring import CpuMeter, Options, Report, Values, await_growth, others_stopped, started, take_turns, warm_up
 from processes import Process, ProcessFailedError
 from servers import QUEUES, TOPIC, Cluster, Side, ours_env
-
-from harness import CpuMeter, Options, Report, Values, await_growth, others_stopped, started, take_turns, warm_up
 
 ASYNCIO_IN_FLIGHT = 2000
 START_SECONDS = 60

@@ -17,10 +17,10 @@ from typing import Any, cast
 
 import attrs
 import trio
+from measuring import python_text
 from servers import QUEUES, TOPIC
 from wire import SEND_MESSAGE_V2, send_fields
 
-from harness import python_text
 from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import config_of
 from ledgermq.remoting.command import RemotingCommand, Wire, encode_frame

@@ -5,10 +5,9 @@ The client is `raw_sender.py`; a lone send waits for its answer before the next 
 
 import argparse
 
+from measuring import CpuMeter, Options, Report, Values, back_free_memory, others_stopped, started, take_turns, warm_up
 from raw_sender import RawSender, lone_latencies
 from servers import Cluster, Side
-
-from harness import CpuMeter, Options, Report, Values, back_free_memory, others_stopped, started, take_turns, warm_up
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:

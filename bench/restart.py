@@ -10,12 +10,11 @@ import re
 import threading
 import time
 
+from measuring import Options, Report, Values, started, take_turns
 from raw_sender import BODY_BYTES, RawSender
 from servers import QUEUES, TOPIC, Cluster
 from startup import first_send_acknowledged
 from wire import PULL_MESSAGE, Connection
-
-from harness import Options, Report, Values, started, take_turns
 
 # How many bytes the commit log stores besides a body: the record's fields, the topic and the properties.
 _RECORD_OVERHEAD_BYTES = 200

@@ -19,10 +19,10 @@ from typing import Any, cast
 import attrs
 import trio
 import trio.testing
+from measuring import python_text
 from put_path import batches
 from servers import TOPIC
 
-from harness import python_text
 from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import config_of
 from ledgermq.broker.topics import TopicConfig

@@ -11,12 +11,11 @@ import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 
+from measuring import started
 from processes import ProcessFailedError
 from raw_sender import RawSender
 from servers import Cluster, Side, free_port, new_store
 from wire import Connection
-
-from harness import started
 
 SECRET = "bench"  # noqa: S105 - used between brokers of one benchmark only
 _GET_BROKER_RUNTIME_INFO = 28

@@ -8,11 +8,10 @@ full; `behind MiB` is how much the master has written since. A slave that follow
 import argparse
 import signal
 
+from measuring import CpuMeter, Options, Report, Values, back_free_memory, take_turns, warm_up
 from raw_sender import RawSender, lone_latencies
 from servers import Cluster, Side, free_port, new_store
 from slaves import await_equal, log_end, replicated
-
-from harness import CpuMeter, Options, Report, Values, back_free_memory, take_turns, warm_up
 
 # By default a master closes the connection of a slave that was silent for 20 s; here the slave must stay connected.
 _PATIENT = {"haHousekeepingInterval": "3600000"}

@@ -10,11 +10,10 @@ import subprocess
 import sys
 import time
 
+from measuring import Options, Report, Values, take_turns
 from processes import ProcessFailedError
 from servers import TOPIC, Cluster, Side, ours_env
 from wire import Connection, RequestRefusedError
-
-from harness import Options, Report, Values, take_turns
 
 _SERVING_SECONDS_MAX = 120.0
 

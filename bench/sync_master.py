@@ -7,11 +7,10 @@ waits for no slave. A send that was answered with another code than SUCCESS coun
 import argparse
 from collections.abc import Mapping
 
+from measuring import CpuMeter, Options, Report, Values, back_free_memory, others_stopped, take_turns, warm_up
 from raw_sender import RawSender, lone_latencies
 from servers import Cluster, Side
 from slaves import await_in_sync, started_pairs
-
-from harness import CpuMeter, Options, Report, Values, back_free_memory, others_stopped, take_turns, warm_up
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:

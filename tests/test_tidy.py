@@ -6,6 +6,7 @@ The lists of exceptions in `tests/tidy` say why they are needed, and may only ge
 from __future__ import annotations
 
 import ast
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -84,6 +85,14 @@ def test_every_file_has_a_test_file_of_its_name() -> None:
 def test_files_with_a_place_in_the_order_of_tests_exist() -> None:
     """A file that was renamed would begin last, and run alone in the end."""
     assert [name for name in (*NEED_SPARK, *LONGEST_FIRST) if name != SPARK and not (ROOT / name).exists()] == []
+
+
+def test_no_program_of_the_benchmarks_hides_a_module_from_the_others() -> None:
+    """Python looks for a module beside the program first."""
+    found = {path.stem for path in (ROOT / "bench").glob("*.py")}
+
+    assert len(found) > 30
+    assert not found & {"ledgermq", "harness", *sys.stdlib_module_names}
 
 
 def test_every_event_is_logged_in_one_place() -> None:
