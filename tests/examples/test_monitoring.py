@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from ledgermq.broker.clients import Member
 from ledgermq.ha.controller.config import ControllerConfig
 from ledgermq.ha.controller.metrics import monitoring_of as of_controller
 from ledgermq.ha.controller.server import open_controller
+from ledgermq.ha.controller.state import IdApplied
 from ledgermq.namesrv.metrics import monitoring_of
 from ledgermq.namesrv.routes import RouteTable
+from ledgermq.remoting.codes import ResponseCode
 from ledgermq.remoting.metrics import Latencies, LoopTurns
+from ledgermq.remoting.monitoring import Monitoring
 from ledgermq.remoting.server import ServerConnection
 from ledgermq.testing.embedded import open_embedded
 from ledgermq.testing.ports import reserved_ports
@@ -62,29 +66,35 @@ async def names_of(mode: str) -> set[str]:
             latencies = Latencies(broker.world.clock)
             latencies.add(10, 0.0)
             monitoring = broker.monitoring(LoopTurns(broker.world.clock), latencies)
-            text = b"".join([part async for part in monitoring.text()]).decode()
-            found |= {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
-            found |= {family.name for family in text_string_to_metric_families(text)}
-            found |= {f"{family.name}_total" for family in text_string_to_metric_families(text) if family.type == "counter"}
+            found |= await names_on(monitoring)
     return found
+
+
+async def names_on(page: Monitoring) -> set[str]:
+    """The names of all series."""
+    text = b"".join([part async for part in page.text()]).decode()
+    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 
 async def names_of_a_name_server() -> set[str]:
     clock = real_world().clock
-    monitoring = monitoring_of(RouteTable[ServerConnection](), "n", LoopTurns(clock), Latencies(clock))
-    text = b"".join([part async for part in monitoring.text()]).decode()
-    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    return await names_on(monitoring_of(RouteTable[ServerConnection](), "n", LoopTurns(clock), Latencies(clock)))
 
 
 async def names_of_a_controller(directory: Path) -> set[str]:
+    """Of the only one of its group, once it leads, with a replica, and after it has refused a request."""
     with reserved_ports("127.0.0.1", 1) as (port,):
         peers = f"n0-127.0.0.1:{port}"
         config = ControllerConfig(listen_port=0, bind_address="127.0.0.1", peers=peers, store_path=str(directory))
         async with open_controller(config, real_world()) as controller:
             clock = real_world().clock
-            monitoring = of_controller(controller.service, LoopTurns(clock), Latencies(clock))
-            text = b"".join([part async for part in monitoring.text()]).decode()
-    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+            with trio.fail_after(60):
+                while not controller.node.replica.is_leader:  # noqa: ASYNC110 - its own task elects it
+                    await trio.sleep(0.01)
+            replica = IdApplied(cluster="c", name="b", broker_id=1, address="127.0.0.1:1", check_code="x")
+            controller.node.state.apply(replica)
+            controller.service.refused[ResponseCode.SYSTEM_BUSY] += 1
+            return await names_on(of_controller(controller.service, LoopTurns(clock), Latencies(clock)))
 
 
 @pytest.mark.parametrize("expressions", [expressions_of_board, expressions_of_rules], ids=["board", "rules"])
