@@ -47,6 +47,9 @@ _FIGURES = (
     Figure("dledger-catch-up", "dledger.py", ("catch-up",), "--mib 128"),
     Figure("dledger-idle", "dledger.py", ("idle",), "--seconds 20 --warmup 5"),
     Figure("dledger-restart", "dledger.py", ("restart",), "--runs 1 --gib 0.25"),
+    Figure("elected-failover", "elected.py", ("failover",), "--runs 3 --apache-runs 1"),
+    Figure("elected-sends", "elected.py", ("sends",), "--runs 1 --seconds 4 --warmup 10 --lone 500"),
+    Figure("elected-idle", "elected.py", ("idle",), "--seconds 20 --warmup 5"),
     Figure("pipeline", "pipeline.py", (), "--quick"),
 )
 

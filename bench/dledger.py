@@ -25,7 +25,18 @@ import attrs
 from apache_producer import steady
 from catch_up import bare_copy_seconds
 from dledger_groups import Group, as_tables, ended, started_groups
-from measuring import CpuMeter, Options, Report, Values, back_free_memory, memory_filler, others_stopped, take_turns, warm_up
+from measuring import (
+    CpuMeter,
+    Options,
+    Report,
+    Values,
+    back_free_memory,
+    cpu_percents,
+    memory_filler,
+    others_stopped,
+    take_turns,
+    warm_up,
+)
 from raw_sender import RawSender
 from servers import Cluster, Side, new_store
 from sync_master import send_rates
@@ -148,11 +159,7 @@ def _idle(group: Group, options: Options, _: argparse.Namespace) -> Values:
     leader = group.leader()
     time.sleep(options.warmup)
     nodes = [leader, *group.followers(leader)]
-    meters = [CpuMeter(node.running_broker) for node in nodes]
-    for meter in meters:
-        meter.start()
-    time.sleep(options.seconds)
-    shares = [100 * cpu / seconds for cpu, seconds in (meter.stop() for meter in meters)]
+    shares = cpu_percents([node.running_broker for node in nodes], options.seconds)
     return {"leader CPU %": shares[0], "busiest follower CPU %": max(shares[1:]), "all three CPU %": sum(shares)}
 
 

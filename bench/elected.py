@@ -1,104 +1,136 @@
-"""Kill masters that a controller has elected (SIGKILL): seconds until a producer's next send is acknowledged.
+"""Pairs of brokers whose master a controller elects, figure by figure: `python bench/elected.py FIGURE`.
 
-`ledgermq up --mode controller` runs the controller, and the brokers as processes, which it starts again. One producer sends one
-message after the other. Each kill comes when all replicas are in sync.
+failover: in each run a master is killed (kill -9), and the next one hangs (SIGSTOP), as if its machine were lost: seconds until
+a send of our producer is acknowledged, and acknowledged messages that the next master lacks. Apache's run --apache-runs times,
+as its controller waits ten seconds for one that hangs. All keys have their defaults.
+sends: sends from one raw socket to a pair of ours, and in turns to a SYNC_MASTER with its slave: both wait for two copies.
+idle: CPU of three controllers with which two idle brokers are registered.
 """
 
 import argparse
-import itertools
 import logging
-import os
-import re
+import random
 import signal
-import statistics
-import subprocess
 import sys
+import time
 
-import trio
+import attrs
+from measuring import Options, Report, Values, cpu_percents, take_turns, warm_up
+from servers import QUEUES, TOPIC, Cluster, Side
+from slaves import ElectedPair, started_elected, started_pairs
+from sync_master import send_rates
 
-from ledgermq.client.admin import Admin, open_admin
+from ledgermq.blocking import BlockingProducer, open_producer
 from ledgermq.client.errors import ClientError
-from ledgermq.client.producer import Producer, open_producer
 from ledgermq.message.message import Message
 
-TOPIC = "Elected"
-IN_SYNC_SECONDS_MAX = 60
-OBSERVED_SECONDS = 5
-"""How long sends are observed after a kill; meanwhile the broker is started again."""
+_ACKNOWLEDGED_SECONDS_MAX = 180
+_DEFAULTS = {"failover": (20, 0.0, 0.0), "sends": (3, 8.0, 20.0), "idle": (1, 30.0, 15.0)}
+"""By figure: runs, seconds of each measurement, and seconds before it."""
+_CONTROLLERS = 3
 
 
-async def _send(producer: Producer, acknowledged: list[float]) -> None:
-    """Send one message after the other, and note when each was acknowledged."""
-    while True:
+def _failover(options: Options, report: Report, found: argparse.Namespace) -> None:
+    logging.getLogger("ledgermq").setLevel(logging.ERROR)  # the producer would warn of each fault
+    for side in options.sides:
+        runs = min(options.runs, found.apache_runs) if side == "apache" else options.runs
+        with started_elected(side) as pair, open_producer(pair.brokers[0].namesrv_address, "bench") as producer:
+
+            def measure(_: Side, pair: ElectedPair = pair, producer: BlockingProducer[bytes] = producer) -> Values:
+                return {**_failed(pair, producer, "kill -9", signal.SIGKILL), **_failed(pair, producer, "hang", signal.SIGSTOP)}
+
+            take_turns(attrs.evolve(options, sides=(side,), runs=runs), report, measure)
+
+
+def _failed(pair: ElectedPair, producer: BlockingProducer[bytes], fault: str, number: signal.Signals) -> Values:
+    """Send messages, then the master this signal, and go on until the next master has acknowledged one."""
+    master, other = pair.await_in_sync()
+    stored = _stored(master)
+    until = time.perf_counter() + 1 + random.random()  # noqa: S311 - a moment between two heartbeats
+    while time.perf_counter() < until:
+        stored += _await_acknowledged(producer)
+    master.running_broker.signal(number)
+    began = time.perf_counter()
+    stored += _await_acknowledged(producer)
+    seconds = time.perf_counter() - began
+    master.running_broker.kill()
+    master.start_broker()
+    pair.await_in_sync()
+    return {f"{fault} to next acknowledged send s": seconds, f"{fault}: acknowledged messages lost": stored - _stored(other)}
+
+
+def _stored(broker: Cluster) -> int:
+    with broker.connect() as connection:
+        return connection.message_count(TOPIC, QUEUES)
+
+
+def _await_acknowledged(producer: BlockingProducer[bytes]) -> int:
+    """Send until one message is acknowledged; returns 1."""
+    deadline = time.perf_counter() + _ACKNOWLEDGED_SECONDS_MAX
+    while time.perf_counter() < deadline:
         try:
-            if (await producer.send(Message(TOPIC, b"x"))).status.name == "SEND_OK":
-                acknowledged.append(trio.current_time())
+            if producer.send(Message(TOPIC, b"x")).status.name == "SEND_OK":
+                return 1
         except ClientError:
-            await trio.sleep(0.001)
+            time.sleep(0.001)
+    raise TimeoutError(f"no send was acknowledged within {_ACKNOWLEDGED_SECONDS_MAX} s")
 
 
-async def _master(admin: Admin, nodes: int) -> str:
-    """The address of the master, once all replicas are in sync."""
-    with trio.fail_after(IN_SYNC_SECONDS_MAX):
-        while True:
-            try:
-                for broker in (await admin.cluster()).brokers:
-                    master = str(broker.addresses.get(0, ""))
-                    if master and len((await admin.ha_status(master))["controller"]["syncStateSet"]) == nodes:
-                        return master
-            except ClientError:
-                pass
-            await trio.sleep(0.1)
+def _sends(options: Options, report: Report, found: argparse.Namespace) -> None:
+    windows = [int(window) for window in found.windows.split(",")]
+    with started_pairs(("ours",)) as (masters, slaves), started_elected("ours", {"minInSyncReplicas": "2"}) as pair:
+        elected, follower = pair.await_in_sync()
+        pairs = {"SYNC_MASTER": (masters["ours"], slaves["ours"]), "elected": (elected, follower)}
+        for master, _ in pairs.values():
+            warm_up({"ours": master}, options.warmup)
+
+        def measure(_: Side) -> Values:
+            rates: dict[str, Values] = {}
+            for name, (master, slave) in random.sample(sorted(pairs.items()), len(pairs)):
+                rates[name] = send_rates({"master": master, "slave": slave}, options.seconds, windows, found.lone)
+            values = {f"{metric}, {name}": value for name, each in rates.items() for metric, value in each.items()}
+            classic = rates["SYNC_MASTER"].items()
+            ratios = {
+                f"{metric}, elected / SYNC_MASTER": rates["elected"][metric] / value for metric, value in classic if value
+            }
+            return {**values, **ratios}
+
+        take_turns(attrs.evolve(options, sides=("ours",)), report, measure)
 
 
-def _process_of(address: str) -> int:
-    """The process that listens at an address; one that was killed is started again with another id."""
-    port = address.rpartition(":")[2]
-    found = subprocess.run(["ss", "-ltnpH", f"sport = :{port}"], capture_output=True, text=True, check=True).stdout
-    match = re.search(r"pid=(\d+)", found)
-    assert match is not None, f"nothing listens at {address}"
-    return int(match[1])
+def _idle(options: Options, report: Report, _: argparse.Namespace) -> None:
+    def measure(side: Side) -> Values:
+        with started_elected(side, controllers=_CONTROLLERS) as pair:
+            time.sleep(options.warmup)
+            shares = cpu_percents(pair.controllers.values(), options.seconds)
+        return {"busiest controller CPU %": max(shares), "all three controllers CPU %": sum(shares)}
+
+    take_turns(options, report, measure)
 
 
-async def _measure(namesrv: str, nodes: int, kills: int) -> list[float]:
-    gaps: list[float] = []
-    acknowledged: list[float] = []
-    async with open_admin(namesrv) as admin, open_producer(namesrv, "bench") as producer, trio.open_nursery() as nursery:
-        nursery.start_soon(_send, producer, acknowledged)
-        for _ in range(kills):
-            master = await _master(admin, nodes)
-            await trio.sleep(1)
-            killed = trio.current_time()
-            os.kill(_process_of(master), signal.SIGKILL)
-            await trio.sleep(OBSERVED_SECONDS)
-            # Answers that were under way may still arrive; the next master's come after the longest silence.
-            moments = [killed, *(at for at in acknowledged if at > killed)]
-            _, resumed = max(itertools.pairwise(moments), key=lambda pair: pair[1] - pair[0])
-            gaps.append(resumed - killed)
-            print(f"{gaps[-1]:.3f} s", flush=True)
-        nursery.cancel_scope.cancel()
-    return gaps
+_FIGURES = {
+    "failover": ("a master that a controller has elected is killed, or hangs", _failover),
+    "sends": ("raw socket, 1 KiB bodies, 8 queues, ASYNC_FLUSH: an elected pair and a SYNC_MASTER with its slave", _sends),
+    "idle": ("three idle controllers of a pair of brokers", _idle),
+}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--kills", type=int, default=10)
-    found = parser.parse_args()
-    command = [sys.executable, "-m", "ledgermq.cli.main", "up", "--mode", "controller", "--nodes", str(found.nodes)]
-    logging.getLogger("ledgermq").setLevel(logging.ERROR)  # the producer would warn of each kill
-    with subprocess.Popen(
-        [*command, "--port", "0", "--broker-port", "0", "--log-level", "error"], stdout=subprocess.PIPE, text=True
-    ) as up:
-        assert up.stdout is not None
-        try:
-            namesrv = next(match[1] for line in up.stdout if (match := re.match(r"name server +(\S+)", line)))
-            gaps = trio.run(_measure, namesrv, found.nodes, found.kills)
-        finally:
-            up.send_signal(signal.SIGINT)
-    print(f"{len(gaps)} kills: median {statistics.median(gaps):.3f} s, longest {max(gaps):.3f} s")
-    return 0
+def _extend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("figure", choices=_FIGURES, help="what to measure")
+    parser.add_argument("--apache-runs", type=int, default=3, help="failover: runs of Apache's (default 3)")
+    parser.add_argument("--windows", default="64,256", help="sends: sends in flight, separated by commas")
+    parser.add_argument("--lone", type=int, default=2000, help="sends: lone sends of each measurement (0: none)")
+
+
+def main() -> None:
+    figure = next((word for word in sys.argv[1:] if word in _FIGURES), "failover")
+    runs, seconds, warmup = _DEFAULTS[figure]
+    options, found = Options.parse(__doc__ or "", runs=runs, seconds=seconds, warmup=warmup, extend=_extend)
+    title, measure = _FIGURES[figure]
+    report = Report(title, options.json_path)
+    measure(options, report, found)
+    report.show()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -17,7 +17,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -291,3 +291,12 @@ class CpuMeter:
     def stop(self) -> tuple[float, float]:
         """Return CPU seconds and wall seconds since `start`."""
         return self.process.cpu_seconds() - self._cpu, time.perf_counter() - self._began
+
+
+def cpu_percents(processes: Iterable[Process], seconds: float) -> list[float]:
+    """Wait for `seconds`; returns the CPU that each process used meanwhile, in percent of a core."""
+    meters = [CpuMeter(process) for process in processes]
+    for meter in meters:
+        meter.start()
+    time.sleep(seconds)
+    return [100 * cpu / elapsed for cpu, elapsed in (meter.stop() for meter in meters)]

@@ -104,7 +104,9 @@ class Process:
             os.kill(pid, number)
 
     def kill(self) -> None:
-        """Kill the process and its descendants with SIGKILL."""
+        """Kill the process and its descendants with SIGKILL, unless it has ended."""
+        if self.popen.poll() is not None:
+            return
         for pid in reversed(_family(self.popen.pid)):
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The two sides of every comparison: a name server and a broker of Apache RocketMQ, and of LedgerMQ.
+"""The two sides of every comparison: name servers, controllers and brokers of Apache RocketMQ, and of LedgerMQ.
 
 Apache's jars come from Maven Central into a cache outside the repository (`$LEDGERMQ_PEERS`, by default
 `~/.cache/ledgermq-peers`) and are fetched once. Stores are below `$LEDGERMQ_BENCH_STORE` (by default
@@ -6,6 +6,7 @@ Apache's jars come from Maven Central into a cache outside the repository (`$LED
 Each side has its own ports, so both can run while only one is loaded.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -13,7 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -38,7 +39,7 @@ _JDK_FLAGS = (
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
-_APACHE_NAMESRV_MEMORY = ("-Xms512m", "-Xmx512m")
+_APACHE_SMALL_MEMORY = ("-Xms512m", "-Xmx512m")
 _APACHE_BROKER_MEMORY = ("-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=2g")
 _READY = "boot success"
 _READY_SECONDS_MAX = 300
@@ -89,6 +90,47 @@ def ours_env() -> dict[str, str]:
     """Return the variables that make our sources importable and keep their bytecode, as for an installed package."""
     path = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": f"{_REPOSITORY / 'src'}{os.pathsep + path if path else ''}", "PYTHONDONTWRITEBYTECODE": ""}
+
+
+def start_server(
+    side: Side, kind: str, folder: Path, entries: Mapping[str, object], apache_memory: Sequence[str] = _APACHE_SMALL_MEMORY
+) -> Process:
+    """Start a name server (`namesrv`), controller or broker without waiting for it; its file has these entries."""
+    config = folder / f"{kind}.conf"
+    config.write_text("".join(f"{key}={value}\n" for key, value in entries.items()))
+    if side == "apache":
+        main, home = f"org.apache.rocketmq.{kind}.{kind.capitalize()}Startup", folder / kind
+        command, env = apache_java(main, ["-c", str(config)], home, apache_memory), apache_env(home)
+    else:
+        command, env = [sys.executable, "-m", "ledgermq.cli.main", kind, "-c", str(config)], ours_env()
+    return Process.start(f"{side} {kind}", command, folder / f"{kind}.log", env)
+
+
+@contextlib.contextmanager
+def started_controllers(side: Side, count: int) -> Generator[dict[str, Process]]:
+    """Run a group of controllers; yields the process of each by the address that brokers ask."""
+    folder, first = new_store(), free_port(2 * count)
+    addresses, others = ([f"127.0.0.1:{port + number}" for number in range(count)] for port in (first, first + count))
+    voting = addresses if side == "apache" else others  # Apache's serve brokers where they vote
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        started: dict[str, Process] = {}
+        for number, address in enumerate(addresses):
+            own = folder / f"n{number}"
+            own.mkdir()
+            entries = {
+                "listenPort": first + number,
+                "bindAddress": "127.0.0.1",
+                "controllerDLegerGroup": "bench",
+                "controllerDLegerPeers": ";".join(f"n{at}-{peer}" for at, peer in enumerate(voting)),
+                "controllerDLegerSelfId": f"n{number}",
+                "controllerStorePath": own / "store",
+            }
+            started[address] = start_server(side, "controller", own, entries)
+            stack.callback(started[address].kill)
+        for controller in started.values():
+            controller.wait_for_output(_READY, _READY_SECONDS_MAX)
+        yield started
 
 
 def new_store() -> Path:
@@ -169,33 +211,12 @@ class Cluster:
 
     def start_namesrv(self) -> float:
         """Start the name server and return the seconds until it was ready."""
-        if self.side == "apache":
-            home = self.folder / "namesrv"
-            home.mkdir(parents=True, exist_ok=True)
-            config = home / "namesrv.conf"
-            config.write_text(f"listenPort={self.namesrv_port}\n")
-            main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-            command = apache_java(main, ["-c", str(config)], home, _APACHE_NAMESRV_MEMORY)
-            env = apache_env(home)
-        else:
-            command = [sys.executable, "-m", "ledgermq.cli.main", "namesrv", "--port", str(self.namesrv_port)]
-            env = ours_env()
-        self.namesrv = Process.start(f"{self.side} name server", command, self.folder / "namesrv.log", env)
+        self.namesrv = start_server(self.side, "namesrv", self.folder, {"listenPort": self.namesrv_port})
         return self.namesrv.wait_for_output(_READY, _READY_SECONDS_MAX)
 
     def launch_broker(self) -> Process:
         """Start the broker on its store, new or old, without waiting for it."""
-        config = self.folder / "broker.conf"
-        config.write_text("".join(f"{key}={value}\n" for key, value in self._broker_settings().items()))
-        if self.side == "apache":
-            home = self.folder / "broker"
-            main = "org.apache.rocketmq.broker.BrokerStartup"
-            command = apache_java(main, ["-c", str(config)], home, self.apache_memory)
-            env = apache_env(home)
-        else:
-            command = [sys.executable, "-m", "ledgermq.cli.main", "broker", "-c", str(config)]
-            env = ours_env()
-        self.broker = Process.start(f"{self.side} broker", command, self.folder / "broker.log", env)
+        self.broker = start_server(self.side, "broker", self.folder, self._broker_settings(), self.apache_memory)
         return self.broker
 
     def start_broker(self) -> float:
@@ -233,6 +254,6 @@ class Cluster:
     def discard(self) -> None:
         """Kill the running servers and remove the store."""
         for process in (self.broker, self.namesrv):
-            if process is not None and process.popen.poll() is None:
+            if process is not None:
                 process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Additional brokers of a cluster: slaves, and masters with other broker names.
+"""Additional brokers of a cluster: slaves, masters with other broker names, and replicas whose master a controller elects.
 
 Each is a `Cluster` without its own name server, and registers with that of the first one. A pair is ready when its master
 counts the slave as in sync and has answered a send with SUCCESS. Several JVMs start on the same cores at the same time, so
@@ -11,19 +11,22 @@ import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 
-from measuring import started
-from processes import ProcessFailedError
+import attrs
+from measuring import await_route, started
+from processes import Process, ProcessFailedError
 from raw_sender import RawSender
-from servers import Cluster, Side, free_port, new_store
+from servers import BROKER_NAME, Cluster, Side, free_port, new_store, started_controllers
 from wire import Connection
 
 SECRET = "bench"  # noqa: S105 - used between brokers of one benchmark only
 _GET_BROKER_RUNTIME_INFO = 28
 _GET_BROKER_HA_STATUS = 907
+_CONTROLLER_GET_SYNC_STATE_DATA = 1006
 _FOLLOW_SECONDS_MAX = 300
+_FILE_SIZE = {"mappedFileSizeCommitLog": str(256 << 20)}
+"""Two brokers map their logs at the same time."""
 _PAIR = {
-    # Two brokers map their logs at the same time.
-    "mappedFileSizeCommitLog": str(256 << 20),
+    **_FILE_SIZE,
     # A slave gets its master's address from a registration, by default every 30 s.
     "registerNameServerPeriod": "10000",
     # A pair is suspended while the other side is measured, and its connection must outlive that.
@@ -53,6 +56,47 @@ def started_pairs(
             await_equal(masters[side], slaves[side])
             print(f"  {side}: a pair in sync after {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
         yield masters, slaves
+
+
+@attrs.frozen
+class ElectedPair:
+    """Two brokers of which controllers elect the master; the controllers are found by the address that brokers ask."""
+
+    controllers: dict[str, Process]
+    brokers: tuple[Cluster, Cluster]
+
+    def await_in_sync(self) -> tuple[Cluster, Cluster]:
+        """Wait until the controllers have confirmed both brokers in sync; returns the master and the other one."""
+        first, second = self.brokers
+        deadline = time.perf_counter() + _FOLLOW_SECONDS_MAX
+        while not (master := self._master_of_both()):
+            _check_following(second, deadline)
+        return (first, second) if master == "{}:{}".format(*first.broker_address) else (second, first)
+
+    def _master_of_both(self) -> str | None:
+        for address in self.controllers:
+            host, _, port = address.partition(":")
+            with Connection((host, int(port))) as controller:
+                answer = controller.ask(_CONTROLLER_GET_SYNC_STATE_DATA, {}, json.dumps([BROKER_NAME]).encode())
+            found = json.loads(answer.body)["replicasInfoTable"].get(BROKER_NAME) if not answer.code else None
+            if found and len(found["inSyncReplicas"]) == len(self.brokers):
+                return str(found["masterAddress"])
+        return None
+
+
+@contextlib.contextmanager
+def started_elected(side: Side, settings: Mapping[str, str] | None = None, *, controllers: int = 1) -> Generator[ElectedPair]:
+    """Run two brokers of which controllers elect the master, both in sync, with the benchmark's topic."""
+    with contextlib.ExitStack() as stack:
+        group = stack.enter_context(started_controllers(side, controllers))
+        own = {"haSecret": SECRET} if side == "ours" else {"brokerId": "-1"}
+        keys = {"enableControllerMode": "true", "controllerAddr": ";".join(group), **own, **(settings or {})}
+        first = stack.enter_context(Cluster.prepare(side, {**_FILE_SIZE, **keys}))
+        pair = ElectedPair(group, (first, stack.enter_context(beside(first, {}))))
+        master, _ = pair.await_in_sync()
+        with master.connect() as connection:
+            await_route(master, connection)
+        yield pair
 
 
 @contextlib.contextmanager
