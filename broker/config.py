@@ -260,8 +260,8 @@ RocketMQ this is off, and a message that was acknowledged can be lost with the m
     """How often a broker tells the controller that it lives; RocketMQ's every 1,000 ms."""
     controller_heart_beat_timeout_mills: int = _key(600, _POSITIVE)
     """A master that the controller has not heard of for so long is replaced; RocketMQ waits for 10,000 ms."""
-    sync_broker_metadata_period: int = _key(1000, _POSITIVE)
-    """How often a broker asks who is master, besides the controller's notices; RocketMQ asks every 5,000 ms."""
+    sync_broker_metadata_period: int = _key(5000, _POSITIVE)
+    """How often a broker asks who is master, besides the controller's notices."""
     broker_election_priority: int = _key((1 << 31) - 1, _between(-(1 << 31), (1 << 31) - 1))
     """Among replicas with equal logs the one with the lowest number is elected."""
 

@@ -190,9 +190,7 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
         "controllerHeartBeatTimeoutMills": Text(
             "A master that was silent for so long is replaced.", MS, ours="RocketMQ waits for 10,000."
         ),
-        "syncBrokerMetadataPeriod": Text(
-            "How often the broker asks who is master, besides the controller's notices.", MS, ours="RocketMQ asks every 5,000."
-        ),
+        "syncBrokerMetadataPeriod": Text("How often the broker asks who is master, besides the controller's notices.", MS),
         "brokerElectionPriority": Text("Among replicas with equal logs the lowest number is elected.", ours=NEWER),
     },
     "Users and rights": {

@@ -21,6 +21,7 @@ from ...world.events import get_logger
 from ..dledger.recovery import LedgerFiles
 from ..dledger.settings import ReplicaSettings, parse_peers
 from ..errors import WrongHaSetting
+from ..raft.settings import Settings as RaftSettings
 from ..raft.units import PeerId
 from .errors import BadControllerConfig
 
@@ -28,6 +29,9 @@ log = get_logger(__name__)
 
 DATA_FILE_BYTES, INDEX_FILE_BYTES = 4 * 1024 * 1024, 2 * 1024 * 1024
 """The sizes of the files of the log, which must be the same on all nodes of a group; RocketMQ's `mappedFileSize` is ignored."""
+PACE = RaftSettings(heartbeat_ticks=10, election_ticks_min=30, election_ticks_max=60)
+"""Heartbeats every 200 ms, elections after 600 to 1,200 ms, which is half the pace of a group of brokers: an idle leader does
+little but wake for heartbeats and their answers, and masters keep serving while controllers elect."""
 NUMBERS: Mapping[str, tuple[int, int]] = {
     "listenPort": (0, 65535),
     "metricsPromExporterPort": (0, 65535),
@@ -125,6 +129,7 @@ class ControllerConfig:
             secret=self.ha_secret.encode(),
             serves=str(attrs.evolve(peers[self_id], port=port)),
             listen_host=self.bind_address,
+            raft=PACE,
         )
 
 

@@ -45,6 +45,7 @@ from .protocol import (
     CleanBrokerDataRequest,
     ElectMasterRequest,
     GetReplicaInfoRequest,
+    Mastership,
     NextBrokerIdRequest,
     RegisterBrokerRequest,
     SyncStateSet,
@@ -136,7 +137,7 @@ class ControllerService:
         return request.response(body=b'{"replicasInfoTable":{%b}}' % b",".join(entries))
 
     def heartbeat(self, _: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """904: a sign of life.
+        """904: a sign of life; a replica that learns from the answer of a newer epoch asks for it, if no notice has reached it.
 
         A controller that no longer leads must say so: its brokers keep their connections as long as its process lives, and the
         next leader takes them for dead if they come later than their time-out.
@@ -144,7 +145,9 @@ class ControllerService:
         beat = BrokerHeartbeat.of(request)
         if self.node.replica.is_leader:
             self.node.hear(beat)
-            return request.response()
+            one = self.node.state.sets[beat.broker_name]
+            newest = Mastership(master_epoch=one.master_epoch, sync_state_set_epoch=one.in_sync_epoch)
+            return request.response(ext=newest.ext() if one.master_id is not None else None)
         with suppress(RequestRefused):  # a follower may not know the replica yet
             self.node.hear(beat)
         return request.response(ResponseCode.CONTROLLER_NOT_LEADER, remark="this controller does not lead")

@@ -75,7 +75,7 @@ class SessionSettings:
     expiry_millis: int
     """The controller takes the broker for dead when it has heard nothing for so long (controllerHeartBeatTimeoutMills)."""
     poll_seconds: float
-    """How often the controller is asked for the master, besides its notices (syncBrokerMetadataPeriod)."""
+    """How often the controller is asked for the master when nothing says that it has changed (syncBrokerMetadataPeriod)."""
     priority: int
     """Among equals the controller elects the replica with the lowest number (brokerElectionPriority)."""
 
@@ -362,6 +362,12 @@ class ControllerSession:
                 self._registered = False  # the next conversation begins with a registration, and a new id if it must be
             if answer.code != ResponseCode.SUCCESS:
                 raise _Refused(answer)
+            newest, known = Mastership.of(answer), self.decision
+            if known is not None and (newest.master_epoch or 0, newest.sync_state_set_epoch or 0) > (
+                known.epoch,
+                known.set_epoch,
+            ):
+                self.look_now()
             await trio.sleep(settings.heartbeat_seconds)
 
     async def _follow_master(self, channel: Channel) -> NoReturn:

@@ -110,6 +110,17 @@ async def test_the_elected_broker_becomes_master_and_the_other_one_follows_and_j
         assert two.broker(2).store.log.max_offset == two.broker(1).store.log.max_offset
 
 
+async def test_between_changes_a_broker_asks_for_a_decision_every_five_seconds() -> None:
+    """Each costs the controllers a round of messages among them, for which all of them wake."""
+    async with pair() as (two, _):
+        await trio.sleep(5)
+        since = trio.current_time()
+        await trio.sleep(20)
+
+        asked = [code for at, code in two.controller.asked if at >= since and code != RequestCode.BROKER_HEARTBEAT]
+        assert asked == [RequestCode.CONTROLLER_GET_REPLICA_INFO] * 8
+
+
 async def test_a_message_waits_for_the_other_replica_and_is_not_seen_before() -> None:
     async with pair(slaveTimeout="1000") as (two, producer):
         await send(producer, "first")

@@ -172,7 +172,8 @@ class ScriptedController:
         beat = BrokerHeartbeat.of(request)
         assert beat.broker_id is not None
         self.beats[beat.broker_id] = beat
-        return request.response()
+        newest = Mastership(master_epoch=self.epoch, sync_state_set_epoch=self.set_epoch)
+        return request.response(ext=newest.ext() if self.master is not None else None)
 
 
 @asynccontextmanager

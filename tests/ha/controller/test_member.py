@@ -18,6 +18,7 @@ from ledgermq.remoting.command import RemotingCommand, decode_command
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.world.address import Address
 
+from ..dledger.test_replica import Steps
 from .controllers import NAME, TIMEOUT_SECONDS, CallsInTurns, Group, Replica, scenario, serving
 
 ASK_NAME = GetReplicaInfoRequest(broker_name=NAME)
@@ -105,6 +106,22 @@ def test_a_master_that_dies_has_a_successor_soon(leader_too: bool) -> None:
 
         assert (survivor.set.master_epoch, survivor.set.in_sync) == (2, {2})
         assert trio.current_time() - died < TIMEOUT_SECONDS + (3.0 if leader_too else 0.3)
+
+    scenario(story)
+
+
+def test_an_idle_leader_wakes_for_five_heartbeats_a_second() -> None:
+    """Each heartbeat wakes the others, too, and their answers wake the leader again."""
+
+    async def story(group: Group) -> None:
+        await group.leader()
+        await trio.sleep(5)
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        await trio.sleep(10)
+        trio.lowlevel.remove_instrument(steps)
+
+        assert 45 <= steps.of_task["ledgermq.ha.dledger.ticking.Ticking.run"] <= 55, steps.of_task
 
     scenario(story)
 

@@ -109,6 +109,20 @@ def test_a_heartbeat_of_an_unknown_replica_is_refused(broker_id: int | None) -> 
     scenario(story, nodes=1)
 
 
+def test_the_answer_to_a_heartbeat_says_the_epochs_of_the_master_and_of_the_set() -> None:
+    """So that a broker asks at once that no notice has reached."""
+
+    async def story(group: Group) -> None:
+        address = (await serving(group))[0].address
+        beat = BrokerHeartbeat(cluster_name=CLUSTER, broker_name=NAME, broker_addr=address, broker_id=1)
+
+        newest = Mastership.of(await group.ask(group.nodes[0], RequestCode.BROKER_HEARTBEAT, beat))
+
+        assert newest == Mastership(master_epoch=1, sync_state_set_epoch=2)
+
+    scenario(story, nodes=1)
+
+
 def test_a_controller_that_does_not_lead_hears_a_heartbeat_and_says_that_it_does_not_lead() -> None:
     """A former leader whose process lives keeps its connections, and its brokers must reach the next one in time."""
 
