@@ -256,7 +256,7 @@ RocketMQ this is off, and a message that was acknowledged can be lost with the m
     """Whether this replica only copies the log: it is never in sync, no put waits for it, and it is not elected."""
     ha_max_time_slave_not_catchup: int = _key(2000, _POSITIVE)
     """A replica that is behind for so long is no longer in sync; RocketMQ waits for 15,000 ms."""
-    broker_heartbeat_interval: int = _key(150, _POSITIVE)
+    broker_heartbeat_interval: int = _key(200, _POSITIVE)
     """How often a broker tells the controller that it lives; RocketMQ's every 1,000 ms."""
     controller_heart_beat_timeout_mills: int = _key(600, _POSITIVE)
     """A master that the controller has not heard of for so long is replaced; RocketMQ waits for 10,000 ms."""
