@@ -125,6 +125,8 @@ class QueueKeeper:
             position = await self._offsets.read(source.queue, young_is_zero=False)
         except ClientError as error:
             return error
+        if assigned.may_commit:  # it has been moved meanwhile
+            return None
         if not position.certain:
             return _only_its_master_knows(source.queue)
         if position.offset is not None and position.offset != assigned.committable:
@@ -212,6 +214,7 @@ class QueueKeeper:
     def move_to(self, source: Source, offset: int) -> None:
         """Continue at another offset at once; the pending pull is cancelled."""
         source.assigned.reset(offset)
+        source.assigned.may_commit = True  # whatever offset its master has, the group is here now
         source.scope.cancel()
         if not self._line.closed:  # a consumer that is being closed reads no more, and commits at its end
             if source.fetcher is not None:  # a queue that was just taken is read when the application has been notified

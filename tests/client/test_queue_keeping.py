@@ -125,6 +125,35 @@ async def test_what_the_master_knows_is_not_overwritten(autojump_clock: MockCloc
         assert master.offsets["g", "t", 0] == 50
 
 
+@pytest.mark.parametrize("by", ["seek", "seek while the master is asked", "on_assigned"])
+async def test_what_the_application_chooses_is_not_replaced_by_what_the_master_knows(
+    autojump_clock: MockClock, by: str
+) -> None:
+    """A member that began on a slave has been moved by its application before the master is there."""
+    async with open_cluster() as cluster:
+        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
+        cluster.create("t", 1)
+        for number in range(50):
+            master.put("t", 0, b"%d" % number)
+            slave.put("t", 0, b"%d" % number)
+        master.offsets["g", "t", 0] = 40
+        cluster.kill(master)
+        chosen = {MessageQueue("t", "b1", 0): 20} if by == "on_assigned" else None
+        async with consuming(cluster, ConsumeFrom.FIRST, on_assigned=lambda _: chosen) as consumer:
+            if by == "seek":
+                await consumer.seek(consumer.queues[0], 20)
+            elif by != "on_assigned":
+
+                def answer_late(request: RemotingCommand) -> RemotingCommand:
+                    consumer.reset(consumer.queues[0], 20)
+                    return request.response(ext={"offset": 40})
+
+                master.script(RequestCode.QUERY_CONSUMER_OFFSET, answer_late)
+            cluster.network.refusing.clear()
+            assert (await numbers(consumer, 30))[-30:] == list(range(20, 50))
+        assert master.offsets["g", "t", 0] == 50
+
+
 @pytest.mark.parametrize("reset_to", [0, 5])
 async def test_a_reset_that_only_the_master_knows_is_followed(autojump_clock: MockClock, reset_to: int) -> None:
     """A member that began on a slave asks the master before it commits; with that it counts as one that follows the reset."""
