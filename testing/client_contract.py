@@ -1,33 +1,24 @@
 """The contract of producers and pull consumers as checks, which are the same for trio, for asyncio and for threads.
 
-A check is written once, with `await`. On the client for threads it runs in a simulated thread, in which each call blocks and
-gives its result at once. A check needs a virtual clock.
+A check is an application as `hosting.py` runs it, and needs a virtual clock.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
-from functools import wraps
-from inspect import iscoroutinefunction, isfunction
 from typing import Any, cast
 
 import attrs
-import trio
 
-from ..client.aio.clients import AioProducer, AioPullConsumer
-from ..client.aio.host import AioHost, Wakeups
-from ..client.blocking import BlockingHost, BlockingProducer, BlockingPullConsumer
 from ..client.errors import Closed, InvalidArgument, MessageTooLarge
 from ..client.producer import Producer, open_producer
 from ..client.pull import PullConsumer, open_pull_consumer
 from ..client.sending import SendResult
 from ..message.message import Message, MessageQueue
 from .embedded import open_virtual
-from .sim.asyncio_loop import SimEventLoop
-from .sim.threads import SimThread, SimThreadLoop
+from .hosting import Hosting, Kind
 
 TOPIC, GROUP = "contract", "contract-group"
 
@@ -41,7 +32,6 @@ class Clients:
 
 
 Check = Callable[[Clients], Coroutine[Any, Any, None]]
-Kind = Callable[[Clients, Check], Awaitable[None]]
 
 
 @contextmanager
@@ -185,74 +175,6 @@ CHECKS: Mapping[str, Check] = {
     "closed clients say so": _closed_clients_say_so,
 }
 
-# ------------------------------------------------------------------------------------------------- the kinds of clients
-
-
-async def _on_trio(clients: Clients, check: Check) -> None:
-    await check(clients)
-
-
-@attrs.define(eq=False)
-class _Awaitable:
-    """A client for threads whose methods are awaited, as the checks do: each blocks, and then its result is there."""
-
-    host: Any
-    _shell: Any
-    _like: type
-
-    def __getattr__(self, name: str) -> Any:
-        method, original = getattr(self._shell, name), getattr(self._like, name)
-        if not isfunction(original) or not iscoroutinefunction(original):
-            return method
-
-        @wraps(method)
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            return method(*args, **kwargs)
-
-        return call
-
-
-async def _in_threads(clients: Clients, check: Check) -> None:
-    loop = cast("Any", SimThreadLoop(random.Random(0)))  # noqa: S311 - with it no call is interrupted
-    producer, pulling = BlockingHost(clients.producer, loop), BlockingHost(clients.pulling, loop)
-    shells = Clients(
-        cast("Producer", _Awaitable(producer, BlockingProducer(producer), Producer)),
-        cast("PullConsumer", _Awaitable(pulling, BlockingPullConsumer(pulling), PullConsumer)),
-    )
-
-    def run() -> None:
-        with _raises(StopIteration):
-            check(shells).send(None)  # nothing in it waits for an event loop
-
-    await SimThread(run).drive()
-
-
-async def _in_asyncio(clients: Clients, check: Check) -> None:
-    async def main() -> None:
-        event_loop = asyncio.get_running_loop()
-        hosts: list[AioHost[Any]] = [
-            AioHost(client, cast("Any", loop), event_loop, Wakeups(event_loop))
-            for client in (clients.producer, clients.pulling)
-        ]
-        try:
-            await check(Clients(cast("Producer", AioProducer(hosts[0])), cast("PullConsumer", AioPullConsumer(hosts[1]))))
-        finally:
-            for host in hosts:
-                host.closed = True
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=SimEventLoop) as runner:
-            runner.run(main())
-
-    async with trio.open_nursery() as nursery:
-        loop = SimThreadLoop(random.Random(0), nursery=nursery)  # noqa: S311 - with it no call is interrupted
-        await SimThread(run).drive()
-        nursery.cancel_scope.cancel()
-
-
-KINDS: Mapping[str, Kind] = {"trio": _on_trio, "threads": _in_threads, "asyncio": _in_asyncio}
-"""The kinds of clients, each of which runs a check."""
-
 
 async def check_clients(kind: Kind, check: Check) -> None:
     """Run one check on one kind of clients, on a new cluster.
@@ -265,4 +187,8 @@ async def check_clients(kind: Kind, check: Check) -> None:
         open_producer(cluster.namesrv, world=cluster.world) as producer,
         open_pull_consumer(cluster.namesrv, GROUP, world=cluster.world) as pulling,
     ):
-        await kind(Clients(producer, pulling), check)
+
+        async def application(hosting: Hosting) -> None:
+            await check(Clients(hosting.shell(producer), hosting.shell(pulling)))
+
+        await kind(application, random.Random(0), 0.0)  # noqa: S311 - with it no call is interrupted

@@ -19,8 +19,6 @@ from typing import Any, Protocol, cast
 import attrs
 import trio
 
-from ..client.aio.clients import AioConsumer
-from ..client.aio.host import AioHost, Wakeups
 from ..client.blocking import BlockingConsumer, BlockingHost, BlockingMessage
 from ..client.consumer import Consumer, open_consumer
 from ..client.producer import open_producer
@@ -28,7 +26,7 @@ from ..client.received import ReceivedMessage, RecordView
 from ..client.subscription import ConsumeFrom
 from ..message.message import Message
 from .embedded import OpenEmbedded, open_virtual
-from .sim.asyncio_loop import SimEventLoop
+from .hosting import Hosting, in_asyncio
 from .sim.threads import SimLock, SimThread, SimThreadLoop, current_thread
 
 TOPIC, GROUP = "contract", "contract-group"
@@ -339,22 +337,10 @@ def _in_asyncio(way: Way) -> Way:
     async def run(consumer: Consumer, work: Work) -> None:
         work.sleep, work.new_scope = asyncio.sleep, AsyncioScope
 
-        async def main() -> None:
-            event_loop = asyncio.get_running_loop()
-            shell = AioConsumer(AioHost(consumer, cast("Any", loop), event_loop, Wakeups(event_loop)))
-            try:
-                await way(cast("Any", shell), work)
-            finally:
-                shell.host.closed = True
+        async def application(hosting: Hosting) -> None:
+            await way(hosting.shell(consumer), work)
 
-        def run_in_thread() -> None:
-            with asyncio.Runner(loop_factory=SimEventLoop) as runner:
-                runner.run(main())
-
-        async with trio.open_nursery() as nursery:
-            loop = SimThreadLoop(random.Random(0), nursery=nursery)  # noqa: S311 - with it no call is interrupted
-            await SimThread(run_in_thread).drive()
-            nursery.cancel_scope.cancel()
+        await in_asyncio(application, random.Random(0), 0.0)  # noqa: S311 - with it no call is interrupted
 
     return run
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from .threads import current_thread
+from .threads import ThreadEndedError, current_thread
 
 
 class _Selector:
@@ -16,13 +16,20 @@ class _Selector:
 
     def __init__(self) -> None:
         self._woken = trio.Event()
+        self._ended = False
 
     def select(self, timeout: float | None) -> list[Any]:
         async def wait() -> None:
             with trio.move_on_after(inf if timeout is None else timeout):
                 await self._woken.wait()
 
-        current_thread().wait_for(wait)
+        if self._ended and timeout == 0:  # `asyncio.Runner` cancels the tasks that are left
+            return []
+        try:
+            current_thread().wait_for(wait)
+        except ThreadEndedError:
+            self._ended = True
+            raise
         self._woken = trio.Event()
         return []
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
-from ledgermq.testing.client_contract import CHECKS, KINDS, check_clients
+from ledgermq.testing.client_contract import CHECKS, check_clients
+from ledgermq.testing.hosting import KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
