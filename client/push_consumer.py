@@ -32,7 +32,7 @@ from .arguments import (
 from .consumer_options import ConsumerOptions
 from .delivery import Line, Source
 from .direct import DirectMessages
-from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason, Stopped
+from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason, Stopped, Unreachable
 from .health import CLOSED, STOPPED, Health
 from .iteration import Iteration
 from .membership import Membership
@@ -365,7 +365,11 @@ class Consumer(Seeks, Generic[Body]):
         """
         if self._closed:
             raise Closed("the consumer is closed")
-        failures = await self._keeper.commit(list(self._membership.sources.values()), CALL_SECONDS)
+        sources = list(self._membership.sources.values())
+        changed = [each for each in sources if each.assigned.committed != each.assigned.committable]
+        lost = [each.queue for each in changed if not each.is_locked]  # another member may read them by now
+        failures = await self._keeper.commit(sources, CALL_SECONDS)
+        failures += [Unreachable(queue.broker_name, f"the lock of {queue} was not renewed in time") for queue in lost]
         if failures:
             raise failures[0]
 
