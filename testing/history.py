@@ -191,7 +191,7 @@ class Pause:
 
 @attrs.define(eq=False)
 class Seek:
-    """A member has moved a queue that it reads back to an offset."""
+    """A member has moved a queue that it reads to an offset."""
 
     group: str
     member: str
@@ -206,6 +206,8 @@ class Seek:
     """How many it had when the queue was moved again or given up."""
     exact: bool = False
     """Whether `offset` is known, and no message of the queue was handed out during the seek."""
+    passed: tuple[int, int] = (0, 0)
+    """From where to where it went forward; the group need not handle what is there."""
 
 
 @attrs.frozen
@@ -345,6 +347,15 @@ class History:
     named_losses: list[NamedLoss] = attrs.field(factory=list[NamedLoss])
     timed_sends: list[TimedSend] = attrs.field(factory=list[TimedSend])
     waits: list[Wait] = attrs.field(factory=list[Wait])
+
+    def passed_to(self, group: str, queue: Queue, offset: int, until: float = inf) -> int:
+        """Where a group may continue that has handled all messages below `offset`, by the seeks that began until then."""
+        for seek in sorted(
+            (seek for seek in self.seeks if (seek.group, seek.queue) == (group, queue)), key=lambda each: each.passed
+        ):
+            if seek.seconds <= until and seek.passed[0] <= offset:
+                offset = max(offset, seek.passed[1])
+        return offset
 
     def survives(self, epoch: int, until: int) -> bool:
         """Whether what was promised in life `epoch` holds at the start of life `until`."""

@@ -85,8 +85,8 @@ async def in_thread(application: Application, rng: random.Random, interrupts: fl
     """Run an application in a thread."""
     loop = cast("Any", SimThreadLoop(rng, interrupts))
 
-    def shell(client: Any) -> Any:
-        host: BlockingHost[Any] = BlockingHost(client, loop)
+    def shell(client: object) -> Any:
+        host = BlockingHost[Any](client, loop)
         return _Awaitable(host, BLOCKING[type(client)](host), type(client))
 
     def run() -> None:
@@ -107,7 +107,7 @@ async def in_asyncio(application: Application, rng: random.Random, interrupts: f
     async def main() -> None:
         event_loop = asyncio.get_running_loop()
 
-        def shell(client: Any) -> Any:
+        def shell(client: object) -> Any:
             hosts.append(AioHost(client, cast("Any", loop), event_loop, Wakeups(event_loop)))
             return AIO[type(client)](hosts[-1])
 

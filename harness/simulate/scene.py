@@ -220,9 +220,9 @@ class Scene:
         """The list of name servers in the format of settings of clients and brokers."""
         return ";".join(str(Address(process.host, NAMESRV.port)) for process in self.name_servers)
 
-    def note(self, what: str) -> None:
-        """Add a line to the trace."""
-        self.trace.append(f"{trio.current_time():10.4f} {what}")
+    def note(self, what: str, seconds: float | None = None) -> None:
+        """Add a line to the trace, with the time, which must be given outside of the event loop."""
+        self.trace.append(f"{trio.current_time() if seconds is None else seconds:10.4f} {what}")
 
     def next_number(self) -> int:
         """A number for a message, unique in this run."""

@@ -26,7 +26,7 @@ def everything_is_handled_at_least_once(history: History) -> Iterator[str]:
 
 
 def nothing_is_acknowledged_before_it_was_handled(history: History) -> Iterator[str]:
-    """A group's committed offset is never behind a message that no member has handled to the end or sent back for a retry."""
+    """A group's offset is never behind a message that no member has handled to the end, sent back or passed by a seek."""
     settled: dict[tuple[str, Queue, int], float] = {}
     for one in history.handlings:
         if one.settled_at is not None:
@@ -46,6 +46,8 @@ def nothing_is_acknowledged_before_it_was_handled(history: History) -> Iterator[
             if number is None:
                 continue
             at = settled.get((commit.group, commit.queue, offset))
+            if history.passed_to(commit.group, commit.queue, offset, commit.seconds) > offset:
+                continue
             if at is None or at > commit.seconds + SAME_MOMENT_SECONDS:
                 yield (
                     f"{commit.group} has committed {commit.offset} of {commit.queue} at {commit.seconds:.2f} s, and message "
@@ -114,26 +116,31 @@ def paused_queues_hand_out_nothing(history: History) -> Iterator[str]:
 
 
 def seeks_continue_at_their_offset(history: History) -> Iterator[str]:
-    """The first message of a queue that a member is given after a seek is that of the offset, and none that was prefetched."""
+    """After a seek a member is given the queue from the offset on: none that was prefetched, and none before it or left out."""
     if not history.consumers_follow(len(history.ends)):
         return  # the offset may be behind the end of a log that has lost its tail
     for seek in history.seeks:
-        after = history.handlings[seek.since : seek.until]
-        first = next((one for one in after if (one.member, one.queue) == (seek.member, seek.queue)), None)
-        if seek.exact and first is not None and first.queue_offset != seek.offset:
-            yield (
-                f"{seek.member} sought {seek.offset} of {seek.queue} at {seek.seconds:.2f} s, and was given "
-                f"{first.queue_offset} at {first.began:.2f} s"
-            )
+        after = history.handlings[seek.since : seek.until] if seek.exact else ()
+        expected = seek.offset
+        for one in after:
+            if (one.member, one.queue) != (seek.member, seek.queue):
+                continue
+            if not seek.offset <= one.queue_offset <= expected:
+                yield (
+                    f"{seek.member} sought {seek.offset} of {seek.queue} at {seek.seconds:.2f} s, and was given "
+                    f"{one.queue_offset} at {one.began:.2f} s, when {expected} was next"
+                )
+                break
+            expected = max(expected, one.queue_offset + 1)
 
 
 def ordered_queues_are_handled_in_order(history: History) -> Iterator[str]:
-    """A message of an ordered queue is handled only after the one before it was handled to the end, retries included."""
+    """A message of an ordered queue is handled only after the one before it was handled to the end, or passed by a seek."""
     ends: dict[tuple[str, Queue], int] = {}
     for one in _ordered(history):
         key = (one.group, one.queue)
         expected = ends.setdefault(key, one.queue_offset)
-        if one.queue_offset > expected:
+        if one.queue_offset > history.passed_to(*key, expected, one.began):
             yield (
                 f"{one.member} began {one.queue}@{one.queue_offset} at {one.began:.2f} s, when {expected} was "
                 "the first that had not been handled"

@@ -195,6 +195,14 @@ class Members(Workload):
             nursery.start_soon(self._commit, consumer, host)
             await self._consume(consumer, member)
 
+    def _now(self) -> float:
+        """The time where members handle messages."""
+        return trio.current_time()
+
+    async def _sleep(self, seconds: float) -> None:
+        """Let a member wait while it handles a message."""
+        await trio.sleep(seconds)
+
     async def _commit(self, consumer: Consumer, host: str) -> None:
         """Commit at random times, sometimes without a way to the master."""
         scene = self.scene
@@ -224,47 +232,51 @@ class Members(Workload):
         except ClientError as error:
             scene.note(f"{self.name} commit: {type(error).__name__}")
             return
-        lower = self._lower(wanted, consumer, epoch)
-        answered = [each for each in lower if (each.assigned.committed or -1) >= wanted[each][0]]
+        others = self._others(wanted, consumer, epoch)
+        answered = [each for each in others if (each.assigned.committed or -1) >= wanted[each][0]]
         if answered:
             # An earlier request without an answer has arrived later, and the next pull carries the offset again.
             await trio.sleep(REPAIRED_SECONDS)
-            still = self._lower(wanted, consumer, epoch)
-            lower = {each: stored for each, stored in lower.items() if each in still or each not in answered}
-        for source, stored in lower.items():
+            still = self._others(wanted, consumer, epoch)
+            others = {each: stored for each, stored in others.items() if each in still or each not in answered}
+        for source, stored in others.items():
             self._found.append(f"{wanted[source][0]} of {source.queue} was committed without an error, and {stored} is there")
 
-    def _lower(self, wanted: Mapping[Source, tuple[int, int]], consumer: Consumer, epoch: int) -> dict[Source, int | None]:
-        """The queues of a consumer of which the master has a lower offset than is wanted, and which."""
+    def _others(self, wanted: Mapping[Source, tuple[int, int]], consumer: Consumer, epoch: int) -> dict[Source, int | None]:
+        """The queues of a consumer of which the master has another offset than is wanted, and which.
+
+        A higher one counts if the member was always alone: it has moved the queue back.
+        """
         broker = self.scene.master.broker
         if broker is None or epoch != self.scene.epoch:
             return {}
-        lower: dict[Source, int | None] = {}
+        alone = self._style.members_max == 1 and not self._style.leaves
+        others: dict[Source, int | None] = {}
         for source, (offset, moves) in wanted.items():
             stored = broker.offsets.of(self.group, source.queue.topic).get(source.queue.queue_id)
             moved = source.assigned.epoch != moves  # as where the queue ends earlier now, after a power cut
             if moved or consumer.sources.get(source.queue) is not source or self._is_shared(source, consumer):
                 continue
-            if stored is None or stored < offset:
-                lower[source] = stored
-        return lower
+            if stored is None or stored < offset or (alone and stored > source.assigned.committable):
+                others[source] = stored
+        return others
 
     async def _consume(self, consumer: Consumer, member: str) -> None:
         style = self._style
         if style.take == "process":
 
             async def handle(message: ReceivedMessage) -> None:
-                handling = self._begin(message, member, trio.current_time())
+                handling = self._begin(message, member, self._now())
                 try:
                     await self._handle(handling)
-                    handling.settled_at = trio.current_time()
+                    handling.settled_at = self._now()
                     handling.done = True
                     self._done.add(handling.number)
                 except HandlerFailed:
-                    handling.settled_at = trio.current_time()
+                    handling.settled_at = self._now()
                     raise
                 finally:
-                    handling.ended = trio.current_time()
+                    handling.ended = self._now()
 
             await consumer.process(handle, tasks=1 if style.ordered else self.scene.rng.randint(1, 3))
         elif style.take == "get_many":
@@ -301,7 +313,7 @@ class Members(Workload):
             for message in messages:
                 await self._settle(message, member)
         except LoopLeft:
-            self._given_back(messages, member, trio.current_time())
+            self._given_back(messages, member, self._now())
             raise
 
     def _given_back(self, messages: Sequence[RecordView], member: str, now: float) -> None:
@@ -312,27 +324,27 @@ class Members(Workload):
 
     async def _settle(self, message: ReceivedMessage, member: str) -> bool:
         """Handle a message, then acknowledge or retry it, as its group does; returns whether it was handled completely."""
-        handling = self._begin(message, member, trio.current_time())
+        handling = self._begin(message, member, self._now())
         try:
             await self._handle(handling)
         except HandlerFailed:
             if self._style.raises:
                 raise
-            handling.settled_at = trio.current_time()
+            handling.settled_at = self._now()
             handling.ended = handling.settled_at
             if self._style.restarts:
                 raise LoopLeft from None
             await message.retry()
             return False
         else:
-            handling.settled_at = trio.current_time()
+            handling.settled_at = self._now()
             handling.done = True
             self._done.add(handling.number)
             if self._style.explicit or self._style.take in ("get_one", "get_many", "break"):
                 await message.ack()
             return True
         finally:
-            handling.ended = min(handling.ended, trio.current_time())
+            handling.ended = min(handling.ended, self._now())
 
     def _begin(self, message: RecordView, member: str, now: float) -> Handling:
         queue = (message.queue.topic, int(message.queue.queue_id))
@@ -353,9 +365,9 @@ class Members(Workload):
     async def _handle(self, handling: Handling) -> None:
         """Handle a message as an application does: it takes time, sometimes stalls, and fails as planned."""
         scene = self.scene
-        await trio.sleep(scene.life_seconds * scene.rng.random() ** 4 * 0.1)
+        await self._sleep(scene.life_seconds * scene.rng.random() ** 4 * 0.1)
         if self._style.stalls and not scene.healed and scene.rng.random() < STALL_SHARE:
-            await trio.sleep(scene.rng.uniform(*STALL_SECONDS))
+            await self._sleep(scene.rng.uniform(*STALL_SECONDS))
         if self._failures.get(handling.number, 0) > 0:
             self._failures[handling.number] -= 1
             raise HandlerFailed
@@ -396,8 +408,12 @@ class Members(Workload):
     def lacking(self) -> str:
         if not self.scene.history.consumers_follow(self.scene.epoch):
             return ""
-        missing = sorted({put.number for put in self._sent if put.acknowledged} - self._done)
+        kept = (put for put in self._sent if put.acknowledged and not self._is_passed(put))
+        missing = sorted({put.number for put in kept} - self._done)
         return f"{self._style.name}: {len(missing)} messages were not handled: {missing[:5]}" if missing else ""
+
+    def _is_passed(self, put: Put) -> bool:
+        return self.scene.history.passed_to(self.group, put.queue, put.queue_offset) > put.queue_offset
 
     def violations(self) -> list[str]:
         return self._found

@@ -1,11 +1,12 @@
-"""Members that pause and resume their queues, and seek back in them, while faults go on.
+"""Members that pause and resume their queues, and seek in them, while faults go on.
 
-A seek goes to an offset, to the beginning or to a time, and never forward: everything must still be handled. From then on the
-messages come again, and the first one is that of the offset, whatever was prefetched. A paused queue hands out nothing.
+A seek goes to an offset, to the beginning, to the end or to a time. From then on the messages come from there on, whatever was
+prefetched, and none is left out; what a seek forward has passed need not be handled. A paused queue hands out nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -18,8 +19,10 @@ from ledgermq.client.received import RecordView
 from ledgermq.message.message import MessageQueue
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.history import Handling, Pause, Queue, Seek
+from ledgermq.testing.hosting import Hosting, in_asyncio, in_thread
+from ledgermq.testing.sim.threads import current_thread
 
-from .blocking import Blocking
+from .blocking import INTERRUPTED_SHARE, Blocking
 from .members import Members, Style
 
 CHANGE_SHARE = 0.15
@@ -40,6 +43,7 @@ class Moving(Members):
     styles: ClassVar[tuple[Style, ...]] = (
         Style(name="moving_explicit", explicit=True),
         Style(name="moving_auto", members_max=2),
+        Style(name="moving_ordered_commits", ordered=True, explicit=True, commits=True, members_max=1, leaves=False),
         Style(name="moving_ordered", ordered=True, explicit=True),
         Style(name="moving_ordered_auto", ordered=True, members_max=2),
     )
@@ -54,7 +58,7 @@ class Moving(Members):
 
     async def _be(self, consumer: Consumer, member: str, host: str) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._change, consumer, member)
+            nursery.start_soon(self._change, consumer, consumer, member)
             await super()._be(consumer, member, host)
 
     def _assigned(self, member: str, queues: Sequence[MessageQueue]) -> None:
@@ -75,40 +79,50 @@ class Moving(Members):
 
     # ---------------------------------------------------------------- changes
 
-    async def _change(self, consumer: Consumer, member: str) -> None:
-        """Pause, resume and seek at random times; once all faults have ended, let everything be handed out."""
+    async def _change(self, shell: Consumer, consumer: Consumer, member: str) -> None:
+        """Pause, resume and seek at random times; once all faults have ended, let everything be handed out.
+
+        Args:
+            shell: what the member calls, which may be another kind of client.
+            consumer: the client around which it is.
+            member: the name of the member.
+        """
         scene = self.scene
         while not scene.healed:
-            await trio.sleep(scene.pause_seconds(CHANGE_SHARE))
-            queues = consumer.queues
+            await self._sleep(scene.pause_seconds(CHANGE_SHARE))
+            queues = shell.queues
             if not queues:
                 continue
-            kind = scene.rng.choice((self._pause, self._resume, self._resume, self._seek))
+            chosen = scene.rng.sample(queues, scene.rng.randint(1, len(queues)))
+            kind = scene.rng.randrange(4)
             try:
-                await kind(consumer, member, scene.rng.sample(queues, scene.rng.randint(1, len(queues))))
-            except ClientError as error:  # the queue has been given up, or no broker answers
-                scene.note(f"{member}: {type(error).__name__}")
-        await self._resume(consumer, member, None)
+                if kind == 0:
+                    self._pause(shell, member, chosen)
+                elif kind == 1:
+                    await self._seek(shell, consumer, member, chosen[0])
+                else:
+                    self._resume(shell, member, chosen)
+            except (ClientError, KeyboardInterrupt) as error:  # the queue has been given up, or no broker answers
+                scene.note(f"{member}: {type(error).__name__}", self._now())
+        self._resume(shell, member, None)
 
-    async def _pause(self, consumer: Consumer, member: str, queues: list[MessageQueue]) -> None:
+    def _pause(self, shell: Consumer, member: str, queues: list[MessageQueue]) -> None:
         if self.scene.rng.random() < 0.3:
-            consumer.pause()
+            shell.pause()
             self._all_paused.add(member)
-            queues = consumer.queues
+            queues = shell.queues
         else:
-            consumer.pause(queues)
+            shell.pause(queues)
         self._begin_pauses(member, queues)
-        await trio.lowlevel.checkpoint()
 
-    async def _resume(self, consumer: Consumer, member: str, queues: list[MessageQueue] | None) -> None:
+    def _resume(self, shell: Consumer, member: str, queues: list[MessageQueue] | None) -> None:
         if queues is None or self.scene.rng.random() < 0.5:
             self._all_paused.discard(member)
             self._end_pauses(member, list(self._pauses.get(member, ())))
-            consumer.resume()
+            shell.resume()
         else:
             self._end_pauses(member, queues)
-            consumer.resume(queues)
-        await trio.lowlevel.checkpoint()
+            shell.resume(queues)
 
     def _begin_pauses(self, member: str, queues: Sequence[MessageQueue]) -> None:
         handlings = self.scene.history.handlings
@@ -123,28 +137,36 @@ class Moving(Members):
             if pause is not None:
                 pause.until = len(self.scene.history.handlings)
 
-    async def _seek(self, consumer: Consumer, member: str, queues: list[MessageQueue]) -> None:
+    async def _seek(self, shell: Consumer, consumer: Consumer, member: str, queue: MessageQueue) -> None:
         rng, handlings = self.scene.rng, self.scene.history.handlings
-        queue = queues[0]
         if queue.topic != self.topic:
             return
         source, since = consumer.sources[queue], len(handlings)
-        seek = Seek(self.group, member, _key(queue), 0, trio.current_time(), since)
+        before, end = source.assigned.committable, source.assigned.max_offset
+        seek = Seek(self.group, member, _key(queue), 0, self._now(), since)
         self._end_seek(member, queue)
         self.scene.history.seeks.append(seek)  # even if it fails or is cancelled: the queue may have been moved
-        kind, offset = rng.randrange(3), None
-        if kind == 0:
-            offset = rng.randint(0, source.assigned.committable)
-            await consumer.seek(queue, offset)
-        elif kind == 1:
-            await consumer.seek_to_beginning(queue)
-        else:
-            await consumer.seek_to_time(queue, self._time_in(queue))
+        kind, offset = rng.randrange(5), None
+        try:
+            if kind == 0:
+                await shell.seek_to_beginning(queue)
+            elif kind == 1:
+                await shell.seek_to_end(queue)
+            elif kind == 2:
+                await shell.seek_to_time(queue, self._time_in(queue))
+            else:
+                offset = rng.randint(0, before if kind == 3 else max(before, end))
+                await shell.seek(queue, offset)
+        finally:
+            found = consumer.sources.get(queue, source)
+            seek.passed = (before, max(before, found.assigned.committable))
         # What was handed out meanwhile may have been before the move or after it.
         handed_out = any(one.member == member and one.queue == _key(queue) for one in handlings[since:])
-        if not handed_out and consumer.sources.get(queue) is source:
+        if not handed_out and found is source:
             seek.exact, seek.offset = True, source.assigned.committable if offset is None else offset
             self._seeks.setdefault(member, {})[queue] = seek
+        if self._style.commits:
+            await self._commit_once(consumer)
 
     def _time_in(self, queue: MessageQueue) -> int:
         """A time at which a message was stored that has been handed out, if the clocks let the times of a queue increase."""
@@ -173,3 +195,47 @@ class MovingThreads(Moving, Blocking):
         Style(name="moving_threads_break", take="break"),
         Style(name="moving_threads_ordered", ordered=True),
     )
+
+    async def _be(self, consumer: Consumer, member: str, host: str) -> None:
+        async def change(hosting: Hosting) -> None:
+            await self._change(hosting.shell(consumer), consumer, member)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(in_thread, change, self.scene.rng, INTERRUPTED_SHARE)
+            await super(Moving, self)._be(consumer, member, host)  # the threads, and no task that makes the changes
+
+    def _now(self) -> float:
+        return current_thread().now
+
+    async def _sleep(self, seconds: float) -> None:
+        current_thread().sleep(seconds)
+
+
+@attrs.define(eq=False)
+class MovingTasks(Moving):
+    """The same with tasks of asyncio."""
+
+    name: ClassVar[str] = "moving_tasks"
+    topic: ClassVar[str] = "MA"
+    styles: ClassVar[tuple[Style, ...]] = (
+        Style(name="moving_tasks_auto"),
+        Style(name="moving_tasks_explicit", explicit=True),
+        Style(name="moving_tasks_restarts", restarts=True),
+        Style(name="moving_tasks_get_one", take="get_one"),
+        Style(name="moving_tasks_ordered", ordered=True),
+    )
+
+    async def _be(self, consumer: Consumer, member: str, host: str) -> None:  # noqa: ARG002 - they do not commit by themselves
+        async def run(hosting: Hosting) -> None:
+            shell = hosting.shell(consumer)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._change(shell, consumer, member))
+                group.create_task(self._consume(shell, member))
+
+        await in_asyncio(run, self.scene.rng, 0.0)
+
+    def _now(self) -> float:
+        return current_thread().now
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

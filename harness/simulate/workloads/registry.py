@@ -17,7 +17,7 @@ from .groups import Groups
 from .kinds import Kinds, OrderedKinds
 from .members import Concurrent, Ordered
 from .membership import Membership
-from .moving import Moving, MovingThreads
+from .moving import Moving, MovingTasks, MovingThreads
 from .numbered import Numbered
 from .offsets import Offsets
 from .plain import Plain
@@ -55,6 +55,7 @@ _OF_WIDE_SEEDS: tuple[type[Workload], ...] = (
     Access,
     Moving,
     MovingThreads,
+    MovingTasks,
 )
 WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in (*_DLEDGER, *_OF_WIDE_SEEDS)}
 CLASSIC_WORKLOADS = tuple(workload.name for workload in _CLASSIC)

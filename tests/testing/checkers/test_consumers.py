@@ -96,6 +96,32 @@ def test_a_seek_that_continues_elsewhere_is_found() -> None:
     run.seeks = [Seek("g", "a", QUEUE, 1, 4, 2, exact=True)]
     assert len(list(seeks_continue_at_their_offset(run))) == 1
 
+    run = history(handling(0, 1, 2), handling(1, 3, 4), handling(0, 5, 6))
+    run.seeks = [Seek("g", "a", QUEUE, 1, 2, 1, exact=True)]
+    assert len(list(seeks_continue_at_their_offset(run))) == 1, "before the offset"
+
+    run = history(handling(0, 1, 2), handling(2, 3, 4))
+    run.seeks = [Seek("g", "a", QUEUE, 0, 0, 0, exact=True)]
+    assert len(list(seeks_continue_at_their_offset(run))) == 1, "left out"
+
+
+def test_what_a_seek_has_passed_need_not_be_handled() -> None:
+    """From the moment of the seek on, and nothing else."""
+    run = history(handling(1, 5, 6))
+    run.member_commits = [Commit(6.5, "g", QUEUE, 2, 0)]
+    assert len(list(nothing_is_acknowledged_before_it_was_handled(run))) == 1
+
+    run.seeks = [Seek("g", "a", QUEUE, 1, 4, 0, passed=(0, 1))]
+    assert list(nothing_is_acknowledged_before_it_was_handled(run)) == []
+    for passed, seconds in (((0, 1), 7), ((1, 2), 4)):
+        run.seeks = [Seek("g", "a", QUEUE, 1, seconds, 0, passed=passed)]
+        assert len(list(nothing_is_acknowledged_before_it_was_handled(run))) == 1
+
+    run = history(handling(0, 1, 2), handling(2, 5, 6))
+    assert len(list(ordered_queues_are_handled_in_order(run))) == 1
+    run.seeks = [Seek("g", "a", QUEUE, 2, 4, 1, passed=(1, 2))]
+    assert list(ordered_queues_are_handled_in_order(run)) == []
+
 
 def test_a_message_that_is_handled_before_its_predecessor_is_found() -> None:
     again = history(handling(0, 1, 2, done=False), handling(0, 3, 4), handling(1, 5, 6))

@@ -1,4 +1,4 @@
-"""The workloads of clients that the simulator calls `moving` and `moving_threads`."""
+"""The workloads of clients that the simulator calls `moving`, `moving_threads` and `moving_tasks`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BUGS = {name for name, *_, workloads in WIDE_BUGS if workloads[0].startswith("mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", ["moving", "moving_threads"])
+@pytest.mark.parametrize("workload", ["moving", "moving_threads", "moving_tasks"])
 def test_it_is_counted_and_holds(workload: str) -> None:
-    """In its seed, members pause queues and seek back, and handle everything."""
+    """In its seed, members pause queues and seek, and handle everything that they have not passed."""
 
     def mend(draw: ClusterDraw) -> ClusterDraw:
         return attrs.evolve(draw.widened(), workloads=("plain", workload), promotes=False)
