@@ -10,15 +10,17 @@ from typing import Any
 import attrs
 
 from ledgermq.broker.locks import QueueLocks
-from ledgermq.client import blocking, producer, push_consumer
+from ledgermq.client import blocking, producer, push_consumer, queue_keeping
 from ledgermq.client.assigned import AssignedQueue
 from ledgermq.client.consumer import Consumer
 from ledgermq.client.delivery import Line, Source
 from ledgermq.client.iteration import Iteration
+from ledgermq.client.membership import Membership
 from ledgermq.client.name_servers import NameServers
 from ledgermq.client.offsets import BrokerOffsets, LocalOffsets
+from ledgermq.client.pull import PullConsumer
 from ledgermq.client.queue_keeping import QueueKeeper
-from ledgermq.client.received import GIVEN_BACK, HANDED_OUT
+from ledgermq.client.received import FORGOTTEN, GIVEN_BACK, HANDED_OUT
 from ledgermq.client.redelivery import Redelivery
 from ledgermq.client.session import Session
 from ledgermq.client.transmit import Transmitter
@@ -212,6 +214,39 @@ def _continue_behind_a_seek(original: Any) -> Callable[[Any, Any, int], None]:
     return lambda self, source, offset: original(self, source, offset + 1)
 
 
+def _acknowledge_what_was_in_hand_before_a_seek(original: Any) -> Callable[[Any, Any], bool]:
+    def ack(self: Any, message: Any) -> bool:
+        while message.state == FORGOTTEN and self.buffered and self.buffered[0].queue_offset <= message.queue_offset:
+            self._done(self.buffered.popleft())
+        return bool(original(self, message))
+
+    return ack
+
+
+def _never_commit_less_than_before(_: Any) -> Callable[[Any], dict[Any, int]]:
+    return lambda assigned: {queue: new for queue, new, committed in assigned if committed is None or new > committed}
+
+
+def _forget_a_pause_of_all_when_a_queue_is_taken(original: Any) -> Callable[[Any, Any, bool], Any]:
+    async def take(self: Any, queue: Any, is_new: bool) -> None:
+        await original(self, queue, is_new)
+        if queue in self.sources:
+            self.sources[queue].assigned.paused = False
+
+    return take
+
+
+def _keep_what_was_prefetched_before_a_seek(_: Any) -> Callable[[Any, Any, int], None]:
+    def move(self: Any, queue: Any, offset: int) -> None:
+        self._source(queue).assigned.next_offset = self._positions[queue] = offset
+
+    return move
+
+
+def _forget_what_a_lost_poll_took(_: Any) -> Callable[[Any, Any], None]:
+    return lambda self, messages: None
+
+
 def _count_a_queue_that_was_given_away(original: Any) -> Callable[[Any], None]:
     def stop(self: Any) -> None:
         held = self.held_bytes
@@ -281,5 +316,22 @@ WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ..
         ("moving_threads",),
     ),
     ("continue behind the offset of a seek", QueueKeeper, "move_to", _continue_behind_a_seek, ("moving",)),
+    (
+        "acknowledge what was in hand before a seek",
+        AssignedQueue,
+        "ack",
+        _acknowledge_what_was_in_hand_before_a_seek,
+        ("moving",),
+    ),
+    ("never commit less than before", queue_keeping, "changed_offsets", _never_commit_less_than_before, ("moving",)),
+    (
+        "forget a pause of all when a queue is taken",
+        Membership,
+        "_take",
+        _forget_a_pause_of_all_when_a_queue_is_taken,
+        ("moving_tasks",),
+    ),
+    ("keep what was prefetched before a seek", PullConsumer, "_move", _keep_what_was_prefetched_before_a_seek, ("polling",)),
+    ("forget what a lost poll took", PullConsumer, "unpoll", _forget_what_a_lost_poll_took, ("polling",)),
 )
 """The same fields, for bugs that must be found while name servers and networks fail too."""

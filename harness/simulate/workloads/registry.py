@@ -21,6 +21,7 @@ from .moving import Moving, MovingTasks, MovingThreads
 from .numbered import Numbered
 from .offsets import Offsets
 from .plain import Plain
+from .polling import Polling
 from .pulls import Pulls
 from .sends import Sends
 from .settings import Settings
@@ -56,6 +57,7 @@ _OF_WIDE_SEEDS: tuple[type[Workload], ...] = (
     Moving,
     MovingThreads,
     MovingTasks,
+    Polling,
 )
 WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in (*_DLEDGER, *_OF_WIDE_SEEDS)}
 CLASSIC_WORKLOADS = tuple(workload.name for workload in _CLASSIC)
