@@ -233,7 +233,7 @@ class Members(Workload):
             scene.note(f"{self.name} commit: {type(error).__name__}")
             return
         others = self._others(wanted, consumer, epoch)
-        answered = [each for each in others if (each.assigned.committed or -1) >= wanted[each][0]]
+        answered = [each for each in others if wanted[each][0] <= (each.assigned.committed or 0) <= each.assigned.committable]
         if answered:
             # An earlier request without an answer has arrived later, and the next pull carries the offset again.
             await trio.sleep(REPAIRED_SECONDS)
