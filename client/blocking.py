@@ -41,7 +41,7 @@ from .hosted import (
     put_back,
 )
 from .push_consumer import MESSAGES_PER_GET, message_failed
-from .received import ReceivedMessage, RecordView, retry_unfinished
+from .received import ReceivedMessage, RecordView, give_back_unfinished, retry_unfinished
 from .sending import SendResult
 from .statistics import ProducerStatistics
 from .stopping import STOP_SECONDS, signals_call
@@ -261,6 +261,7 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
         check_integer("concurrency", concurrency, 1, INT_MAX)
         check_seconds("stop_seconds", stop_seconds)
         over, working = threading.Event(), [None] * concurrency
+        at_work: set[ReceivedMessage] = set()
         exits: list[BaseException] = []
         timer = threading.Timer(stop_seconds, over.set)
         timer.daemon = True
@@ -274,7 +275,7 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
 
         def work() -> None:
             try:
-                self._handle_all(handler)
+                self._handle_all(handler, at_work)
             except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
                 exits.append(error)
                 with suppress(ClientError):
@@ -290,15 +291,19 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
                 threading.Thread(target=work, name=f"ledgermq-handler-{number}", daemon=True).start()
             over.wait()
         timer.cancel()
+        if not self.options.orderly:  # otherwise what was finished behind them would come again too
+            with suppress(ClientError):
+                self.host.soon(partial(give_back_unfinished, list(at_work), ordered=False))
         if exits:
             raise exits[0]
         if not self.stopped or self.host.failure is not None:
             raise Closed("the consumer was closed") from self.host.failure
 
-    def _handle_all(self, handler: Callable[[BlockingMessage[Body]], object]) -> None:
+    def _handle_all(self, handler: Callable[[BlockingMessage[Body]], object], at_work: set[ReceivedMessage]) -> None:
         iteration: BlockingIteration[Body] = BlockingIteration(self, False)
         with suppress(Closed):
             for message in iteration:
+                at_work.add(message.received)
                 try:
                     handler(message)
                 except Exception as error:  # noqa: BLE001 - handlers are the application's
@@ -309,6 +314,8 @@ class BlockingConsumer(HostedConsumer[BlockingHost[consumer.Consumer[Body]]], Ge
                     raise
                 else:
                     self.host.soon(message.received.settle)
+                finally:
+                    at_work.discard(message.received)
 
     def _receive(self, messages_max: int, timeout_seconds: float | None) -> list[ReceivedMessage]:
         return self.fetched_before(messages_max) or self._take(

@@ -64,7 +64,9 @@ async def open_consumer(
 ) -> AsyncGenerator[Consumer[Body]]:
     """A consumer for the length of an `async with` block; on entry its first share of queues is being read.
 
-    Leaving the block acknowledges nothing: the member that reads a queue next is given its unacknowledged messages again.
+    Leaving the block acknowledges nothing: the member that reads a queue next is given its unacknowledged messages again. What
+    was given back before the block ended in order, such as the message of a cancelled handler, is at a broker first, unless
+    that takes more than a second; so what was acknowledged behind it is committed.
     It also releases the locks of ordered queues, so the code that handles their messages has to end before.
 
     Args: one that is None is read from the environment, if it has a variable (`client/environment.py`), or has its default.
@@ -205,6 +207,7 @@ async def _joined(
                 nursery.start_soon(call_at_end, line.close)
                 await consumer.begin()
                 yield consumer
+                await redelivery.settle()  # only now that the block has ended in order
         finally:
             if consumer is not None:
                 await consumer.close()

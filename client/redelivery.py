@@ -23,6 +23,8 @@ ORDERLY_SUSPEND_SECONDS = 1.0
 """How long an orderly queue waits before its failed message is handed out again (RocketMQ `suspendCurrentQueueTimeMillis`)."""
 REDELIVER_SECONDS = 5.0
 """The pause before a failed message that no broker accepted is handed out again here."""
+SEND_BACK_AT_CLOSE_SECONDS = 1.0
+"""How long a consumer that closes waits for brokers to accept what was given back, before it commits what is behind that."""
 
 
 @attrs.define(eq=False)
@@ -35,6 +37,9 @@ class Redelivery:
     _orderly: bool
     _broadcasting: bool
     _reconsume_times_max: int | None
+    _on_the_way: int = 0
+    """How many of the messages that were left in hand a broker has not accepted or refused yet."""
+    _arrival: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
 
     async def retry(self, source: Source, message: ReceivedMessage, delay_level: int) -> None:
         """Take back one message; returns when a broker has accepted it, or when it is scheduled for redelivery here.
@@ -57,8 +62,30 @@ class Redelivery:
 
         A broadcast message, which no broker takes back, comes again here.
         """
-        if self._take_back(source, message):
-            self._later(self._pass_on, source, message, 0)
+        if self._take_back(source, message) and not self._line.closed:
+            self._on_the_way += 1
+            self._nursery.start_soon(self._pass_on_given_back, source, message)
+
+    async def _pass_on_given_back(self, source: Source, message: ReceivedMessage) -> None:
+        try:
+            await self._pass_on(source, message, 0)
+        finally:
+            self._on_the_way -= 1
+            self._arrival.unpark_all()
+
+    async def settle(self) -> None:
+        """Wait until nothing that was given back is on its way to a broker, because no position passes it until then.
+
+        What is not there after `SEND_BACK_AT_CLOSE_SECONDS` is given up: it comes again, with what follows it in its queue.
+        """
+        with trio.move_on_after(SEND_BACK_AT_CLOSE_SECONDS):
+            passed = trio.Event()  # by then what the loops that were left had in hand has been given back too
+            trio.lowlevel.current_trio_token().run_sync_soon(passed.set)
+            await passed.wait()
+            while self._on_the_way:
+                await self._arrival.park()
+        if self._on_the_way:
+            log.warning("messages_not_sent_back", messages=self._on_the_way, seconds=SEND_BACK_AT_CLOSE_SECONDS)
 
     def _take_back(self, source: Source, message: ReceivedMessage) -> bool:
         """Whether the message was in hand, and not given back already or forgotten because its queue was moved."""

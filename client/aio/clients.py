@@ -288,9 +288,15 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
         check_integer("tasks", tasks, 1, INT_MAX)
         self.host.check_caller()
         iterations: list[AioIteration[Body]] = [AioIteration(self, False) for _ in range(tasks)]
-        async with asyncio.TaskGroup() as group:
-            for iteration in iterations:
-                group.create_task(self._work(iteration, handler))
+        task = asyncio.current_task()
+        assert task is not None
+        self.host.processing.add(task)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for iteration in iterations:
+                    group.create_task(self._work(iteration, handler))
+        finally:
+            self.host.processing.discard(task)
         if not self.stopped or self.host.failure is not None:
             raise Closed("the consumer was closed") from self.host.failure
 

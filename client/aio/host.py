@@ -23,6 +23,7 @@ import trio
 from ...world.threads import Call, ThreadLoop
 from ..errors import Closed, WrongEventLoop
 from ..hosted import AWAITED, Client, Host, contained, in_words_of_clients
+from ..redelivery import SEND_BACK_AT_CLOSE_SECONDS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -92,6 +93,8 @@ class AioHost(Host[Client]):
     event_loop: asyncio.AbstractEventLoop
     wakeups: Wakeups
     closed: bool = False
+    processing: set[asyncio.Task[Any]] = attrs.field(factory=set[asyncio.Task[Any]])
+    """The tasks that run `process`. Closing waits for the cancelled ones, whose handlers give back what they have."""
 
     async def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an async function of the client in its thread and wait for the result.
@@ -204,6 +207,12 @@ class Opening(Generic[Client, Shell]):
         if running_loop() is not host.event_loop:
             thread.end(cancel=True)
             raise WrongEventLoop("this client was opened in another event loop, so it was closed without waiting for its calls")
+        if error_type is None and (ending := [task for task in host.processing if task.cancelling()]):
+            try:
+                await asyncio.wait(ending, timeout=SEND_BACK_AT_CLOSE_SECONDS)
+            except BaseException:
+                await self._end(thread, ended, cancel=True)
+                raise
         await self._end(thread, ended, cancel=error_type is not None)
         if error_type is None:
             thread.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -13,9 +14,10 @@ from ledgermq.client.errors import Stopped
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.stopping import SIGNALS, signals_call
 from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.testing.logs import capture_logs
 
 from .fake_cluster import NAMESRV, until
-from .test_delivery import consuming, filled, number
+from .test_delivery import BACK, consuming, filled, number, silence, take_no_message_back
 
 
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
@@ -57,7 +59,86 @@ async def test_a_handler_that_does_not_end_is_cancelled(autojump_clock: MockCloc
             await consumer.run(handle, stop_seconds=7)
 
         assert trio.current_time() - began == pytest.approx(7, abs=0.5)
-        assert broker.offsets["g", "t", 0] == 1
+        assert broker.bodies("%RETRY%g") == [b"1"]
+
+
+Handler = Callable[[ReceivedMessage], Awaitable[None]]
+
+
+async def loops(consumer: Consumer[bytes], handle: Handler) -> None:
+    async def loop() -> None:
+        async for message in consumer:
+            await handle(message)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(loop)
+
+
+WORK: dict[str, Callable[[Consumer[bytes], Handler], Awaitable[None]]] = {
+    "run": lambda consumer, handle: consumer.run(handle, concurrency=8, stop_seconds=1),
+    "process": lambda consumer, handle: consumer.process(handle, tasks=8),
+    "loops": loops,
+}
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("work", WORK)
+async def test_of_what_was_handled_nothing_comes_again_after_a_limit(
+    autojump_clock: MockClock, work: str, orderly: bool
+) -> None:
+    """Only the message of the handler that did not end does, with what follows it in an ordered queue."""
+    async with filled(400) as (cluster, broker):
+        cluster.create("%RETRY%g", 1)
+        handled: list[int] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            if number(message) == 5:
+                await trio.sleep_forever()
+            handled.append(number(message))
+
+        async with consuming(cluster, orderly=orderly) as consumer, trio.open_nursery() as nursery:
+
+            async def stop() -> None:
+                await trio.sleep(10)
+                consumer.stop()
+                if work == "run":
+                    signal.raise_signal(signal.SIGTERM)
+
+            nursery.start_soon(stop)
+            with trio.move_on_after(20):
+                await WORK[work](consumer, handle)
+
+        assert len(handled) == (5 if orderly else 399)
+        assert broker.bodies("%RETRY%g") == ([] if orderly else [b"5"])
+        assert broker.offsets["g", "t", 0] == len(handled) + (not orderly)
+
+
+@pytest.mark.parametrize("answer", ["none", "refusal"])
+async def test_a_broker_that_takes_no_message_back_costs_the_end_a_second(autojump_clock: MockClock, answer: str) -> None:
+    """What was finished before the message is committed, and the rest comes again."""
+    async with filled(10) as (cluster, broker):
+        cluster.create("%RETRY%g", 1)
+        if answer == "none":
+            broker.script(BACK, *[silence] * 100)
+        else:
+            take_no_message_back(broker)
+
+        async def handle(_: ReceivedMessage) -> None:
+            await trio.sleep_forever()
+
+        with capture_logs() as events:
+            async with consuming(cluster) as consumer:
+                for message in await consumer.get_many(5):
+                    await message.ack()
+                with trio.move_on_after(1):
+                    await consumer.process(handle)
+                ended_at = trio.current_time()
+
+        assert broker.offsets["g", "t", 0] == 5
+        assert trio.current_time() - ended_at == pytest.approx(1 if answer == "none" else 0, abs=0.1)
+        logged = "messages_not_sent_back" if answer == "none" else "resend_failed"
+        assert [event["log_level"] for event in events if event["event"] == logged] == ["warning"]
 
 
 async def test_a_second_signal_ends_at_once(autojump_clock: MockClock) -> None:

@@ -15,8 +15,12 @@ from weakref import WeakSet
 import pytest
 import trio
 
+from ledgermq import ConsumeFrom, Message, aio
 from ledgermq.client.aio.host import AioHost, Opening, Wakeups
 from ledgermq.client.errors import Closed
+from ledgermq.testing.embedded import Embedded
+
+from .test_clients import lag
 
 NAME = ContextVar("NAME", default="")
 PATIENCE_SECONDS = 10
@@ -237,3 +241,33 @@ def test_a_callback_that_the_client_waits_for_runs_in_the_event_loop() -> None:
     asyncio.run(main())
 
     assert events == [([1], "main"), "cancelled"]
+
+
+def test_the_end_waits_for_what_a_cancelled_process_gives_back(cluster: Embedded, topic: str) -> None:
+    """The application has cancelled it and waits no longer; of what the other handlers have finished nothing comes again."""
+
+    async def main() -> None:
+        done: list[bytes] = []
+        all_but_one = asyncio.Event()
+
+        async def handle(message: aio.AioMessage) -> None:
+            if message.body == b"5":
+                try:
+                    await asyncio.sleep(PATIENCE_SECONDS)
+                finally:
+                    await asyncio.sleep(0.05)
+            done.append(message.body)
+            if len(done) == 39:
+                all_but_one.set()
+
+        async with (
+            aio.open_producer(cluster.namesrv) as producer,
+            aio.open_consumer(cluster.namesrv, topic, topic, consume_from=ConsumeFrom.FIRST) as consumer,
+        ):
+            await producer.send_many([Message(topic, b"%d" % number) for number in range(40)], key="k")
+            work = asyncio.create_task(consumer.process(handle, tasks=8))
+            await all_but_one.wait()
+            work.cancel()
+        assert await lag(cluster, topic) == 0
+
+    asyncio.run(main())
