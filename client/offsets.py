@@ -87,7 +87,9 @@ class BrokerOffsets:
         written: dict[MessageQueue, int] = {}
 
         def failed(queue: MessageQueue, error: ClientError) -> None:
-            log.warning("offset_not_committed", queue=str(queue), offset=offsets[queue], reason=str(error))
+            place, reason, repeated = str(queue), str(error), self._session.repeated
+            if repeated.due(("commit", place, offsets[queue], reason), trio.current_time()):  # a closing consumer tries often
+                log.warning("offset_not_committed", queue=place, offset=offsets[queue], reason=reason)
             if isinstance(error, Refused) and not error.retriable:
                 written[queue] = offsets[queue]  # another attempt would be refused too
             if on_failure is not None:

@@ -51,6 +51,8 @@ log = get_logger(__name__)
 MESSAGES_PER_GET = 256
 COMMIT_AT_CLOSE_SECONDS, COMMIT_PAUSE_SECONDS = 2.0, 0.1
 """For how long, and after which pauses, the commits of a consumer that closes are repeated; an election takes less."""
+COMMIT_TRY_AT_CLOSE_SECONDS = COMMIT_AT_CLOSE_SECONDS - 2 * COMMIT_PAUSE_SECONDS
+"""The limit of one of them: its outcome is known before the time is over."""
 LOOK_AT_LOCKS_SECONDS = 1.0
 UNLOCK_AT_CLOSE_SECONDS = 1.0
 """For how long a consumer that closes tries to release its locks; then it leaves them to expire."""
@@ -468,13 +470,17 @@ class Consumer(Seeks, Generic[Body]):
         self._membership.sources.clear()
         for source in sources:
             source.drop()
+        failures: list[ClientError] = []
         with trio.CancelScope(shield=True):
             with trio.move_on_after(COMMIT_AT_CLOSE_SECONDS):
-                while await self._keeper.commit(sources, COMMIT_AT_CLOSE_SECONDS):
+                while failures := await self._keeper.commit(sources, COMMIT_TRY_AT_CLOSE_SECONDS):
                     await trio.sleep(COMMIT_PAUSE_SECONDS)  # a group that has lost its master has another one in a moment
                     for topic in self.subscriptions:
                         with suppress(ClientError):
                             await self._session.refresh_route(topic)
+            if uncommitted := self._keeper.uncommitted(sources):
+                reasons = dict.fromkeys(map(str, failures)) or [f"no answer within {COMMIT_AT_CLOSE_SECONDS} s"]
+                log.warning("offsets_not_committed", group=self.group, queues=uncommitted, reason="; ".join(reasons))
             # After the commit, because nobody renews the locks any more. The callback can acknowledge nothing, and is limited.
             notified = self._keeper.leaving
             await self._keeper.callbacks.revoked(sorted(each.queue for each in sources if not notified.get(each)))

@@ -233,7 +233,7 @@ class QueueKeeper:
             return None if source.dropped and source not in given else source.assigned.committable
 
         for source in sources:
-            if self._plan.locks and not source.is_locked:
+            if not self._is_ours(source):
                 continue
             if not source.assigned.may_commit and (failure := await self._ask_master(source)) is not None:
                 failures.append(failure)
@@ -247,6 +247,14 @@ class QueueKeeper:
             for queue, offset in written.items():
                 positions[queue].assigned.committed = offset
         return failures
+
+    def uncommitted(self, sources: Iterable[Source]) -> dict[str, int]:
+        """The offsets that are to be committed and are not, by queue; without those of queues whose lock we have lost."""
+        behind = [each for each in sources if self._is_ours(each) and each.assigned.committable != each.assigned.committed]
+        return {str(each.queue): each.assigned.committable for each in behind}
+
+    def _is_ours(self, source: Source) -> bool:
+        return source.is_locked or not self._plan.locks
 
 
 def _only_its_master_knows(queue: MessageQueue) -> NoAnswer:

@@ -14,6 +14,7 @@ from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.remoting.command import RemotingCommand
+from ledgermq.testing.logs import capture_logs
 
 from .fake_cluster import NAMESRV, FakeBroker, open_cluster
 from .test_consumer import fill, silence
@@ -142,3 +143,31 @@ async def test_a_queue_that_is_given_away_while_another_is_committed_is_left_to_
 
             assert len(given) == 2
             assert [broker.offsets["g", "t", queue_id] for queue_id in given] == [200, 200]
+
+
+@pytest.mark.parametrize("fault", ["hangs", "killed"])
+async def test_what_could_not_be_committed_at_the_end_is_logged_once(autojump_clock: MockClock, fault: str) -> None:
+    """Every queue with its position and the reason, those that waited for the first one too; no failure comes twice."""
+    async with open_cluster() as cluster:
+        broker, other = await cluster.start_broker("b1"), await cluster.start_broker("b2")
+        cluster.create("t", 3)
+        for queue_id in range(3):
+            for each in (broker, other):
+                fill(each, 5, queue_id=queue_id)
+        with capture_logs() as events:
+            async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as one:
+                taken = 0
+                while taken < 30:
+                    async with one.take(100, 1) as batch:
+                        taken += len(batch)
+                if fault == "hangs":
+                    broker.script(COMMIT, *[silence] * 100)
+                else:
+                    cluster.kill(broker)
+                ended_at = trio.current_time()
+        assert trio.current_time() - ended_at < 2.1
+        (final,) = (event for event in events if event["event"] == "offsets_not_committed")
+        assert final["queues"] == {"t@b1:0": 5, "t@b1:1": 5, "t@b1:2": 5}
+        assert ("did not answer" if fault == "hangs" else "refused") in final["reason"]
+        failures = [event for event in events if event["event"] == "offset_not_committed"]
+        assert len(failures) == len({(event["queue"], event["offset"], event["reason"]) for event in failures})
