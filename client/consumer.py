@@ -99,8 +99,9 @@ async def open_consumer(
         read_from: which member of a broker's group is read: the suggested one, by default, the master or a slave.
         on_offset_moved: called when a group cannot continue where it was to, for example because messages have expired that it
             has not read; it runs in the event loop, and what it raises is logged.
-        on_assigned: called with the queues that this consumer has taken, before it reads them; it may be async. It may return
-            the offsets at which to continue, by queue, for example those that the application keeps in a database.
+        on_assigned: called with the queues that this consumer has taken, those of the group's retries among them, before it
+            reads them; it may be async. It may return the offsets at which to continue, by queue, for example those that the
+            application keeps in a database.
         on_revoked: called with the queues of which nothing more is handed out, before their offsets are committed for the last
             time: what it acknowledges counts. With `orderly` no other member reads them before it has ended; otherwise another
             one may read them already. It is also called after the lock of an ordered queue was lost, and when the consumer

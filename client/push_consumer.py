@@ -328,7 +328,7 @@ class Consumer(Seeks, Generic[Body]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that are read now, sorted."""
+        """The queues that are read now, sorted; those of the group's retries, `%RETRY%` and its name, are among them."""
         return sorted(self._membership.sources)
 
     @property
