@@ -179,7 +179,10 @@ class HostedConsumer(Hosted[ConsumerHost]):
         return self.host.client.paused
 
     def statistics(self) -> ConsumerStatistics:
-        """What this consumer has done since it was opened, and what it holds now."""
+        """What this consumer has done since it was opened, and what it holds now.
+
+        The client's thread counts an acknowledgement a moment after the call that made it; after `commit` all are counted.
+        """
         return self.host.client.statistics()
 
     @property
@@ -199,7 +202,7 @@ class HostedConsumer(Hosted[ConsumerHost]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that are read now, sorted."""
+        """The queues that are read now, sorted; those of the group's retries, `%RETRY%` and its name, are among them."""
         return self.host.client.queues
 
     @property

@@ -7,7 +7,7 @@ import attrs
 
 @attrs.frozen
 class ProducerStatistics:
-    """The sends of one producer. A send that was refused before its first attempt is not counted."""
+    """The sends of one producer. One that ended before a broker was asked, as with `NoRoute`, is not counted."""
 
     stored: int
     """Messages that a broker has acknowledged; those sent without acknowledgement are not counted."""
