@@ -117,26 +117,32 @@ class PullConsumer(Seeks):
         self._source(queue)
 
     def _move(self, queue: MessageQueue, offset: int) -> None:
-        source = self._source(queue)
-        source.scope.cancel()
-        source.assigned.reset(offset)
-        self._positions[source.queue] = offset
-        assert source.fetcher is not None
-        self._start(source, source.fetcher.plan)
+        before = self._source(queue)
+        assert before.fetcher is not None
+        self._drop(queue)
+        self._read(queue, offset, before.fetcher.plan.subscription)
+        assigned = self._sources[queue].assigned
+        assigned.paused, assigned.broker_id = before.assigned.paused, before.assigned.broker_id
 
     def unpoll(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Seek back before messages that `poll` returned but the application has not seen."""
-        first: dict[MessageQueue, int] = {}
-        for message in messages:
-            first.setdefault(message.queue, message.queue_offset)
-        for queue, offset in first.items():
-            if queue in self._sources and not self._closed:
-                self._move(queue, offset)
+        """Go back before messages that `poll` returned but the application has not seen, unless their queue was moved since.
+
+        What other calls have taken behind them comes again with them: a position cannot leave a gap.
+        """
+        for message in () if self._closed else messages:
+            source, offset = self._sources.get(message.queue), message.queue_offset
+            if source is not None and source is message.origin and offset < self._positions[message.queue]:
+                source.scope.cancel()
+                source.assigned.reset(offset)
+                self._positions[source.queue] = offset
+                assert source.fetcher is not None
+                self._start(source, source.fetcher.plan)
 
     async def poll(self, messages_max: int = MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[ReceivedMessage]:
         """Take the messages that have arrived, or wait for at least one; an empty list after `timeout_seconds` without one.
 
-        Cancellation: no message is taken.
+        Cancellation: no message is taken. Under asyncio and in threads, what a concurrent `poll` has taken behind them in the
+            meantime comes again; nothing is left out.
         """
         check_integer("messages_max", messages_max, 1, INT_MAX)
         check_timeout("timeout_seconds", timeout_seconds)

@@ -233,6 +233,11 @@ class ReceivedMessage(RecordView[Body]):
         return self.state in (HANDED_OUT, FORGOTTEN)
 
     @property
+    def origin(self) -> Origin:
+        """What pulled it."""
+        return self._origin
+
+    @property
     def is_withheld(self) -> bool:
         """Whether no message of its queue may be handed out now: the queue is paused or given up, or its lock has expired."""
         return self._origin.withheld

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import attrs
@@ -144,6 +145,45 @@ async def _pulls_see_each_message_once_in_order(clients: Clients) -> None:
         pulling.pause([other])
 
 
+async def _cancelled_polls_leave_no_gap(clients: Clients) -> None:
+    """Whichever of several polls is undone, and in whatever order; but a position that was chosen since is kept."""
+    producer, pulling = clients.producer, clients.pulling
+    queue = (await producer.queues(TOPIC))[0]
+    await producer.send_many([Message(TOPIC, b"%d" % number) for number in range(20)], queue=queue)
+
+    async def polled(count: int) -> list[Any]:
+        messages: list[Any] = []
+        while len(messages) < count:
+            messages += await pulling.poll(count - len(messages))
+        return messages
+
+    def undo(messages: list[Any]) -> None:
+        """Do what a cancelled call does with a result that has come already."""
+        client = _trio_client(pulling)
+        host = getattr(pulling, "host", None)
+        client.unpoll(messages) if host is None else host.soon(partial(client.unpoll, messages))
+
+    for order in (1, -1):
+        await pulling.assign([queue])
+        for messages in [await polled(5), await polled(5), await polled(5)][1:][::order]:
+            undo(messages)
+        await pulling.commit()
+        assert await pulling.committed(queue) == 5
+        assert [int(message.body) for message in await polled(5)] == [5, 6, 7, 8, 9]
+        earlier, _ = await polled(5), await polled(5)
+        undo(earlier)
+        again = await polled(5)
+        assert [int(message.body) for message in again] == [10, 11, 12, 13, 14]
+        await pulling.seek(queue, 17)
+        undo(again)
+        assert [int(message.body) for message in await polled(3)] == [17, 18, 19]
+        await pulling.seek(queue, 0)
+        again = await polled(5)
+        await pulling.assign([])
+        await pulling.commit(queue, 0)
+        undo(again)
+
+
 async def _closed_clients_say_so(clients: Clients) -> None:
     """Whatever is called, and nothing is sent."""
     queue = (await clients.producer.send(Message(TOPIC, b""))).queue
@@ -172,6 +212,7 @@ CHECKS: Mapping[str, Check] = {
     "bad sends are refused alone": _bad_sends_are_refused_alone,
     "exits reach their call": _exits_reach_their_call,
     "pulls see each message once, in order": _pulls_see_each_message_once_in_order,
+    "cancelled polls leave no gap": _cancelled_polls_leave_no_gap,
     "closed clients say so": _closed_clients_say_so,
 }
 
