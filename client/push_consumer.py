@@ -336,6 +336,11 @@ class Consumer(Seeks, Generic[Body]):
         return self._membership.sources
 
     @property
+    def monotonic(self) -> Callable[[], float]:
+        """The clock of its world."""
+        return self._session.world.clock.monotonic
+
+    @property
     def client_id(self) -> str:
         """The id by which brokers and other members identify this consumer."""
         return self._session.client_id

@@ -21,6 +21,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Stoppable(Protocol):
     """A consumer."""
 
+    stopped: bool
+
     def stop(self) -> None: ...
 
 
@@ -33,13 +35,17 @@ async def run_until_signal(consumer: Stoppable, work: Callable[[], Awaitable[Non
     token = trio.lowlevel.current_trio_token()
     with trio.CancelScope() as scope:
 
+        def stop_now() -> None:
+            consumer.stopped = True  # handlers that never wait leave the event loop no turn for the rest
+            token.run_sync_soon(signalled)
+
         def signalled() -> None:
             if scope.deadline < inf:  # a signal came before
                 scope.cancel()
             consumer.stop()
             scope.deadline = trio.current_time() + stop_seconds
 
-        with signals_call(lambda: token.run_sync_soon(signalled)):
+        with signals_call(stop_now):
             await work()
 
 

@@ -43,7 +43,7 @@ from ..hosted import (
     HostedPullConsumer,
     put_back,
 )
-from ..iteration import MESSAGES_PER_TURN
+from ..iteration import MESSAGES_PER_TURN, TURN_SECONDS
 from ..push_consumer import MESSAGES_PER_GET, message_failed
 from ..received import ReceivedMessage, RecordView, retry_unfinished
 from ..sending import SendResult
@@ -208,6 +208,12 @@ class AioIteration(HostedIteration["AioConsumer[Any]"], Generic[Body]):
     """One `async for` loop over a consumer."""
 
     _handed_out: int = 0
+    _turn_ends: float = 0.0
+    _monotonic: Callable[[], float] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._monotonic = self._consumer.host.event_loop.time
 
     def __aiter__(self) -> AioIteration[Body]:
         """Begin a loop: what an earlier loop over this iterator has not acknowledged is given back."""
@@ -217,8 +223,9 @@ class AioIteration(HostedIteration["AioConsumer[Any]"], Generic[Body]):
     async def __anext__(self) -> AioMessage[Body]:
         self.settle_last()
         self._handed_out += 1
-        if not self._handed_out % MESSAGES_PER_TURN:
+        if not self._handed_out % MESSAGES_PER_TURN or self._monotonic() >= self._turn_ends:
             await asyncio.sleep(0)
+            self._turn_ends = self._monotonic() + TURN_SECONDS
         try:
             message = await self._consumer.next_message(self.messages)
         except Stopped:
@@ -318,6 +325,10 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
         self.host.check_caller()
         event_loop = self.host.event_loop
 
+        def stop_now() -> None:
+            self.host.client.stopped = True  # handlers that never wait leave the event loop no turn for the rest
+            event_loop.call_soon_threadsafe(signalled)
+
         def signalled() -> None:
             if timers:  # a signal came before
                 work.cancel()
@@ -325,7 +336,7 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
             timers.append(event_loop.call_later(stop_seconds, work.cancel))
 
         timers: list[asyncio.TimerHandle] = []
-        with signals_call(lambda: event_loop.call_soon_threadsafe(signalled)):
+        with signals_call(stop_now):
             work = asyncio.ensure_future(self.process(handler, tasks=concurrency))
             try:
                 await work

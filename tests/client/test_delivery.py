@@ -401,3 +401,26 @@ async def test_a_dropped_message_of_a_reset_queue_does_not_hold_it_up(autojump_c
         assert await consumer.get_one(20) is None, "it is still being handled"
         del message
         assert number(await consumer.get_one(20)) == 3
+
+
+async def test_handlers_that_compute_for_long_let_other_tasks_run(autojump_clock: MockClock) -> None:
+    """After each message, even if they never wait."""
+    turns, seen = [0], list[int]()
+    async with filled(40) as (cluster, _), consuming(cluster) as consumer, trio.open_nursery() as nursery:
+
+        async def take_turns() -> None:
+            while True:
+                turns[0] += 1
+                await trio.lowlevel.checkpoint()
+
+        def handle(_: ReceivedMessage) -> None:
+            autojump_clock.jump(0.05)
+            seen.append(turns[0])
+            if len(seen) == 40:
+                consumer.stop()
+
+        nursery.start_soon(take_turns)
+        await consumer.process(handle, tasks=2)
+        nursery.cancel_scope.cancel()
+
+    assert all(later > before for before, later in zip(seen, seen[4:], strict=False))

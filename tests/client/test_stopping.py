@@ -246,3 +246,21 @@ async def test_a_loop_that_waits_ends_too(autojump_clock: MockClock) -> None:
             nursery.start_soon(loop)
             await trio.sleep(1)
             consumer.stop()
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_a_signal_stops_handlers_that_never_wait(autojump_clock: MockClock, concurrency: int) -> None:
+    """The event loop gets no turn meanwhile, and the message in hand is the last one all the same."""
+    async with filled(100) as (cluster, broker):
+        begun: list[int] = []
+
+        def handle(message: ReceivedMessage) -> None:
+            begun.append(number(message))
+            if len(begun) == 70:
+                signal.raise_signal(signal.SIGTERM)
+
+        async with consuming(cluster) as consumer:
+            await trio.sleep(5)  # the messages have come
+            await consumer.run(handle, concurrency=concurrency)
+
+        assert len(begun) == broker.offsets["g", "t", 0] == 70

@@ -67,7 +67,7 @@ def test_every_method_of_the_trio_clients_is_there() -> None:
     internal = {
         "targets_changed", "close", "lanes", "options", "group",  # of a producer
         "receive", "take_now", "give_back_soon", "members_changed", "reset", "consume_directly", "join", "begin", "sources",
-        "properties", "subscriptions",  # of a consumer
+        "properties", "subscriptions", "monotonic",  # of a consumer
         "unpoll", "read_offset",  # of a pull consumer
     }  # fmt: skip
     pairs: list[tuple[type, type]] = [

@@ -1,0 +1,77 @@
+"""Handlers of `process` and `run` under asyncio: what they do to the event loop, and what is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ledgermq import Message, aio
+from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.testing.embedded import Embedded
+
+PATIENCE_SECONDS = 60
+
+
+@asynccontextmanager
+async def consuming(cluster: Embedded, topic: str, count: int) -> AsyncGenerator[aio.AioConsumer[bytes]]:
+    """A consumer of a topic, of which so many messages have come to the client's thread."""
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        aio.open_producer(cluster.namesrv, send_timeout_seconds=PATIENCE_SECONDS) as producer,
+        aio.open_consumer(cluster.namesrv, topic, topic, consume_from=ConsumeFrom.FIRST) as consumer,
+    ):
+        await producer.send_many([Message(topic, b"%d" % number) for number in range(count)])
+        while consumer.statistics().waiting < count:
+            await asyncio.to_thread(time.sleep, 0.01)
+        yield consumer
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_signal_stops_handlers_that_never_wait(cluster: Embedded, topic: str, concurrency: int) -> None:
+    """The event loop gets no turn meanwhile, and the message in hand is the last one all the same."""
+    begun: list[bytes] = []
+
+    def handle(message: aio.AioMessage) -> None:
+        begun.append(message.body)
+        if len(begun) == 70:
+            signal.raise_signal(signal.SIGTERM)
+
+    async def main() -> None:
+        async with consuming(cluster, topic, 100) as consumer:
+            await consumer.run(handle, concurrency=concurrency)
+            await consumer.commit()
+            assert len(begun) == consumer.statistics().acknowledged == 70
+
+    asyncio.run(main())
+
+
+def test_handlers_that_compute_for_long_let_other_tasks_run(cluster: Embedded, topic: str) -> None:
+    """After each message, even if they never wait."""
+    turns, seen = 0, list[int]()
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with consuming(cluster, topic, 20) as consumer:
+
+            def handle(_: aio.AioMessage) -> None:
+                time.sleep(0.03)
+                seen.append(turns)
+                if len(seen) == 20:
+                    consumer.stop()
+
+            turning = asyncio.create_task(take_turns())
+            await consumer.process(handle, tasks=2)
+            turning.cancel()
+
+    asyncio.run(main())
+    assert all(later > before for before, later in zip(seen, seen[2:], strict=False))
