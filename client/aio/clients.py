@@ -20,6 +20,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import attrs
 
 from ...message.message import Body, Message, MessageQueue
+from ...world.events import get_logger
 from .. import admin, consumer, producer, pull
 from ..arguments import (
     INT_MAX,
@@ -52,6 +53,8 @@ from ..stopping import STOP_SECONDS, signals_call
 from ..transmit import QueueSelector
 from .host import AioHost, Opening
 from .sends import Sends
+
+log = get_logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -288,22 +291,24 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
     async def process(self, handler: Callable[[AioMessage[Body]], Awaitable[object] | None], *, tasks: int = 1) -> None:
         """Call `handler` with every message, in `tasks` concurrent tasks; see `Consumer.process`.
 
-        A handler that is a plain function runs in the event loop, so it must not block.
+        A handler that is a plain function runs in the event loop, so it must not block. One whose task is cancelled, but not by
+        the caller of `process`, fails alone: its message comes again, and the task takes the next one.
         """
         if not callable(handler):
             raise InvalidArgument(f"handler must be a function that takes a message (got {handler!r})")
         check_integer("tasks", tasks, 1, INT_MAX)
         self.host.check_caller()
         iterations: list[AioIteration[Body]] = [AioIteration(self, False) for _ in range(tasks)]
-        task = asyncio.current_task()
-        assert task is not None
-        self.host.processing.add(task)
+        caller = asyncio.current_task()
+        assert caller is not None
+        before = caller.cancelling()
+        self.host.processing.add(caller)
         try:
             async with asyncio.TaskGroup() as group:
                 for iteration in iterations:
-                    group.create_task(self._work(iteration, handler))
+                    group.create_task(self._work(iteration, handler, lambda: caller.cancelling() > before))
         finally:
-            self.host.processing.discard(task)
+            self.host.processing.discard(caller)
         if not self.stopped or self.host.failure is not None:
             raise Closed("the consumer was closed") from self.host.failure
 
@@ -348,6 +353,26 @@ class AioConsumer(HostedConsumer[AioHost[consumer.Consumer[Body]]], Generic[Body
                     timer.cancel()
 
     async def _work(
+        self,
+        iteration: AioIteration[Body],
+        handler: Callable[[AioMessage[Body]], Awaitable[object] | None],
+        is_to_end: Callable[[], bool],
+    ) -> None:
+        """Handle messages until the end, also if something else than that cancels this task."""
+        while True:
+            try:
+                await self._handle_all(iteration, handler)
+            except asyncio.CancelledError as error:
+                if is_to_end():
+                    raise
+                log.error("handler_cancelled", exc_info=error, group=self.group)
+                task = asyncio.current_task()
+                while task is not None and task.uncancel():
+                    pass
+            else:
+                return
+
+    async def _handle_all(
         self, iteration: AioIteration[Body], handler: Callable[[AioMessage[Body]], Awaitable[object] | None]
     ) -> None:
         while True:

@@ -75,3 +75,65 @@ def test_handlers_that_compute_for_long_let_other_tasks_run(cluster: Embedded, t
 
     asyncio.run(main())
     assert all(later > before for before, later in zip(seen, seen[2:], strict=False))
+
+
+@pytest.mark.parametrize("way", ["while it waits", "and raises"])
+def test_a_handler_whose_own_task_is_cancelled_fails_alone(
+    cluster: Embedded, topic: str, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a library, for example, and not by the caller of `process`: the task handles the next message."""
+    seen: list[int] = []
+
+    async def main() -> None:
+        async with consuming(cluster, topic, 10) as consumer:
+
+            async def handle(message: aio.AioMessage) -> None:
+                seen.append(int(message.body))
+                if len(set(seen)) == 10:
+                    consumer.stop()
+                task = asyncio.current_task()
+                assert task is not None
+                if len(seen) in (3, 5):
+                    task.cancel()
+                    if way == "while it waits":
+                        await asyncio.sleep(PATIENCE_SECONDS)
+                    raise ValueError
+                else:
+                    assert not task.cancelling()
+
+            await consumer.process(handle)
+
+    asyncio.run(main())
+    assert set(seen) == set(range(10))
+    assert [record.message.split()[0] for record in caplog.records].count("handler_cancelled") == 2
+
+
+def test_the_caller_of_process_cancels_it(cluster: Embedded, topic: str) -> None:
+    """Also one that was cancelled before, and has gone on."""
+
+    async def main() -> None:
+        async with consuming(cluster, topic, 4) as consumer:
+            begun: list[bytes] = []
+            all_begun = asyncio.Event()
+
+            async def handle(message: aio.AioMessage) -> None:
+                begun.append(message.body)
+                if len(begun) == 2:
+                    all_begun.set()
+                await asyncio.sleep(PATIENCE_SECONDS)
+
+            async def work() -> None:
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.sleep(PATIENCE_SECONDS)
+                await consumer.process(handle, tasks=2)
+
+            working = asyncio.create_task(work())
+            await asyncio.sleep(0)
+            working.cancel()
+            await all_begun.wait()
+            working.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            assert len(begun) == 2
+
+    asyncio.run(main())
