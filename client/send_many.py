@@ -74,7 +74,9 @@ class Item:
     """Where it goes as long as the queues of its topic are those of `publication`."""
     publication: Publication | None = None
     request: _Request | None = None
-    """The newest request that carries it."""
+    """The newest request that carries it; set before the lanes look at `withdrawn`."""
+    withdrawn: bool = False
+    """Set by another thread that no longer waits, before it looks at `request`: without one the message is not sent."""
     is_done: bool = False
     """Whether it has an outcome, or nobody waits for one."""
 
@@ -354,6 +356,12 @@ request begins: later messages wait for no answer."""
         request = _Request(len(chunk))
         for item in chunk:
             item.request = request
+            if item.withdrawn:
+                self.withdraw(item)
+        if request.waiting < len(chunk):
+            chunk = [item for item in chunk if not item.is_done]
+            if not chunk:
+                return
         try:
             with request.scope:
                 await self._send_request(publication, chunk)

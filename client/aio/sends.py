@@ -29,22 +29,11 @@ SENDS_PER_TURN = 1000
 
 
 @attrs.define(eq=False)
-class _Send:
-    """One send of one task."""
-
-    item: Item
-    begun: bool = False
-    """Set by the client's thread before it looks at `withdrawn`."""
-    withdrawn: bool = False
-    """Set by the task, which was cancelled, before it looks at `begun`."""
-
-
-@attrs.define(eq=False)
 class Sends:
     """Makes the sends of one producer."""
 
     _host: AioHost[Producer[Any]]
-    _passed: deque[_Send] = attrs.field(factory=deque[_Send])
+    _passed: deque[Item] = attrs.field(factory=deque[Item])
     """The sends that wait for the client's thread."""
 
     async def send(
@@ -61,8 +50,8 @@ class Sends:
         if host.wakeups.ended:
             raise Closed("the client is closed") from host.failure
         future: asyncio.Future[SendResult] = host.event_loop.create_future()
-        send = _Send(Item(message, key, queue, selector, seconds, partial(self._done, future)))
-        self._passed.append(send)
+        item = Item(message, key, queue, selector, seconds, partial(self._done, future))
+        self._passed.append(item)
         if len(self._passed) == 1:
             try:
                 host.soon(self._start)
@@ -73,11 +62,10 @@ class Sends:
         try:
             return await future
         except asyncio.CancelledError as error:
-            send.withdrawn = True
-            _mark(error, may_have_been_stored=send.begun)
-            if send.begun:
-                with suppress(Closed):  # the client has ended, and the send with it
-                    host.soon(partial(host.client.lanes.withdraw, send.item))
+            item.withdrawn = True
+            _mark(error, may_have_been_stored=item.request is not None)
+            with suppress(Closed):  # the client has ended, and the send with it
+                host.soon(partial(host.client.lanes.withdraw, item))
             raise
         finally:
             host.wakeups.waiting.discard(future)
@@ -85,11 +73,10 @@ class Sends:
     def _start(self) -> None:
         lanes, now = self._host.client.lanes, trio.current_time()
         for _ in range(min(SENDS_PER_TURN, len(self._passed))):
-            send = self._passed.popleft()
-            send.begun = True
-            if not send.withdrawn:
-                send.item.deadline = now + send.item.seconds
-                lanes.add(send.item)
+            item = self._passed.popleft()
+            if not item.withdrawn:
+                item.deadline = now + item.seconds
+                lanes.add(item)
         if self._passed:
             with suppress(Closed):  # the client has ended, and the sends with it
                 self._host.soon(self._start)
@@ -131,8 +118,9 @@ def may_have_been_stored(error: BaseException) -> bool:
     Args:
         error: a `ClientError`, an `asyncio.CancelledError`, or the `TimeoutError` of `asyncio.timeout` or `asyncio.wait_for`.
             A cancellation that comes from another task, as with `asyncio.gather`, rules nothing out: it may be that of one of
-            several sends. Nor does a group of errors, because `TaskGroup` cancels the other sends without naming them; ask for
-            each error of the group what is known of its own send.
+            several sends. On Python 3.11 `asyncio.wait_for` runs the send in such a task, so use `asyncio.timeout`. Nor does a
+            group of errors, because `TaskGroup` cancels the other sends without naming them; ask for each error of the group
+            what is known of its own send. Of a cancelled `send_many` or `send_batch` nothing is known.
     """
     at: BaseException | None = error
     while at is not None:

@@ -129,29 +129,36 @@ def test_a_cancelled_send_stops_no_other() -> None:
         async with held_broker() as held:
             held.hold(SEND)
             held.hold(BATCH)
-            tasks = held.start([0])
+            known: dict[int, bool] = {}
+
+            async def send(number: int) -> SendResult:
+                try:
+                    return await held.producer.send(Message("t", b"%d" % number), key="k")
+                except asyncio.CancelledError as error:
+                    known[number] = may_have_been_stored(error)
+                    raise
+
+            tasks = [asyncio.create_task(send(0))]
             await held.settle()
-            tasks += held.start([1])
+            tasks.append(asyncio.create_task(send(1)))
             await held.settle()
-            tasks += held.start([2, 3, 4])
+            tasks += [asyncio.create_task(send(number)) for number in (2, 3, 4)]
             await held.settle()
-            errors: list[Any] = []
-            for task in (tasks[1], tasks[0]):  # with the second, the pending request is given up, so the next one is sent
-                task.cancel()
-                errors += await asyncio.gather(task, return_exceptions=True)
+            for at in (1, 0):  # with the second, the pending request is given up, so the next one is sent
+                tasks[at].cancel()
                 await held.settle()
             assert [request.code for request in held.held] == [SEND, BATCH]
             tasks[3].cancel()
-            errors += await asyncio.gather(tasks[3], return_exceptions=True)
-            tasks += held.start([5])
+            tasks.append(asyncio.create_task(send(5)))
             await held.settle()
             assert len(held.held) == 2
             await held.in_thread(held.store)
-            results = await asyncio.gather(*(task for task in tasks if not task.cancelled()))
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            results = [outcome for outcome in outcomes if isinstance(outcome, SendResult)]
             assert [result.queue_offset for result in results] == [2, 4, 5]
             assert held.stored == [-1, 0, 2, 3, 4, 5]
-            assert [type(error) for error in errors] == [asyncio.CancelledError] * 3
-            assert all(map(may_have_been_stored, errors))
+            assert [type(outcomes[at]) for at in (1, 0, 3)] == [asyncio.CancelledError] * 3
+            assert known == {0: True, 1: False, 3: True}
 
     asyncio.run(main())
 
@@ -215,6 +222,26 @@ def test_a_send_that_was_not_begun_is_not_made() -> None:
             await held.settle()
             assert held.stored == [-1]
         assert known == [False, True]  # the error of `gather` comes from one of the sends, and the other is not known
+
+    asyncio.run(main())
+
+
+def test_a_send_that_was_cancelled_before_its_request_is_in_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its task was told so, although the client's thread has not heard of the cancellation yet."""
+    add = Lanes.add
+
+    def add_and_cancel(lanes: Lanes, item: Item) -> None:
+        add(lanes, item)
+        item.withdrawn = item.message.body in (b"1", b"4")
+        assert item.request is None
+
+    async def main() -> None:
+        async with held_broker() as held:
+            monkeypatch.setattr(Lanes, "add", add_and_cancel)
+            await asyncio.wait(held.start([0, 1, 2]), timeout=0.2)
+            await asyncio.wait(held.start([4]), timeout=0.2)
+            await asyncio.gather(*held.start([3]))
+            assert held.stored == [-1, 0, 2, 3]
 
     asyncio.run(main())
 
