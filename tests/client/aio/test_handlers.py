@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ledgermq import Message, aio
+from ledgermq.client.errors import WrongEventLoop
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.testing.embedded import Embedded
 
@@ -134,5 +135,29 @@ def test_the_caller_of_process_cancels_it(cluster: Embedded, topic: str) -> None
             with pytest.raises(asyncio.CancelledError):
                 await working
             assert len(begun) == 2
+
+    asyncio.run(main())
+
+
+def test_another_event_loop_may_do_what_does_not_wait(cluster: Embedded, topic: str) -> None:
+    """It acknowledges, pauses and stops."""
+
+    async def main() -> None:
+        async with consuming(cluster, topic, 3) as consumer:
+            first, second, third = [message for _ in range(3) if (message := await consumer.get_one())]
+
+            async def elsewhere() -> None:
+                await first.ack()
+                second.ack_now()
+                consumer.pause()
+                consumer.stop()
+                with pytest.raises(WrongEventLoop):
+                    await third.retry()
+
+            await asyncio.to_thread(asyncio.run, elsewhere())
+            await consumer.commit()
+            assert consumer.stopped
+            assert consumer.paused == consumer.queues
+            assert (consumer.statistics().acknowledged, consumer.statistics().in_hand) == (2, 1)
 
     asyncio.run(main())
