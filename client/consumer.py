@@ -70,7 +70,8 @@ async def open_consumer(
     It also releases the locks of ordered queues, so the code that handles their messages has to end before.
 
     Args: one that is None is read from the environment, if it has a variable (`client/environment.py`), or has its default.
-        namesrv: `host:port`, several joined by `;`, or a sequence of them; by default `$LEDGERMQ_NAMESRV`.
+        namesrv: `host:port`, several joined by `;` or `,`, or a sequence of them; by default `$LEDGERMQ_NAMESRV`. A port that
+            is left out is 9876.
         group: the consumer group, which is always given.
         topics: always given: one topic, several, or a mapping from topics to tag expressions such as `"a || b"` (or to
             `sql(...)`). They are the same for all members of a group: it has one position in each queue, so what one member's

@@ -163,7 +163,7 @@ class HostedConsumer(Hosted[ConsumerHost]):
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Hand out no messages of these queues, or of all, until `resume`; see `Consumer.pause`."""
-        chosen = None if queues is None else list(queues)
+        chosen = None if queues is None else check_queues("queues", queues)
         self.host.client.pause(chosen)  # at once for loops of the caller, which do not wait for the client's thread
         self.later(
             partial(self.host.client.pause, chosen)
@@ -338,7 +338,7 @@ class HostedPullConsumer(Hosted[PullHost]):
         self.later(partial(self.host.client.resume, self._assigned(queues)))
 
     def _assigned(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        several = list(queues)
+        several = check_queues("queues", queues)
         for queue in several:
             self.host.client.position(queue)  # raises if it is not assigned
         return several

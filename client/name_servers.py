@@ -90,7 +90,7 @@ def _worst(failures: list[ClientError]) -> ClientError:
 
 
 def parse_name_servers(namesrv: str | Iterable[str]) -> tuple[Address, ...]:
-    """Read `host:port;host:port`, or several such texts; the default port is 9876.
+    """Read `host:port;host:port`, in which a comma separates too, or several such texts; the default port is 9876.
 
     Raises:
         InvalidArgument: an address is malformed, or there is none.

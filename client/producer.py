@@ -335,10 +335,10 @@ class Producer(Generic[Body]):
             raise self._session.failure_of(target.address, error) from error
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of `topic` that can be written.
+        """The queues of `topic` that can be written; of a topic that its first send would create, those that it would have.
 
         Raises:
-            NoRoute: there is no such queue.
+            NoRoute: there is no such queue, or no name server answers within the time limit of a send.
         """
         check_topic(topic)
         publication = self._publications.get(topic) or await self._transmitter.publications.find(
@@ -353,7 +353,7 @@ class Producer(Generic[Body]):
         an old one does not answer any more goes to the new ones.
 
         Args:
-            namesrv: `host:port`, several joined by `;`, or a sequence of them.
+            namesrv: as for `open_producer`.
 
         Raises:
             InvalidArgument: an address is malformed, or there is none. Nothing was changed.
@@ -430,7 +430,8 @@ async def open_producer(
     """A producer for the length of an `async with` block.
 
     Args: one that is None is read from the environment, if it has a variable (`client/environment.py`), or has its default.
-        namesrv: `host:port`, several joined by `;`, or a sequence of them; by default `$LEDGERMQ_NAMESRV`.
+        namesrv: `host:port`, several joined by `;` or `,`, or a sequence of them; by default `$LEDGERMQ_NAMESRV`. A port that
+            is left out is 9876.
         group: the producer group.
         encode: makes the bytes of each body that is sent, for example `msgspec.json.Encoder().encode`; it runs in the client's
             thread. A send whose body it cannot encode raises `InvalidArgument`, and nothing is sent.

@@ -72,8 +72,8 @@ class Publications:
             found: Publication = await trio.lowlevel.wait_task_rescheduled(abort)
             return found
         if topic in self._without_master:
-            raise NoRoute(topic, NoRouteReason.NO_MASTER, f"none came within {seconds} s")
-        raise NoRoute(topic, NoRouteReason.NAME_SERVER_UNREACHABLE, f"no answer within {seconds} s")
+            raise NoRoute(topic, NoRouteReason.NO_MASTER, f"none came within {seconds:.3g} s")
+        raise NoRoute(topic, NoRouteReason.NAME_SERVER_UNREACHABLE, f"the time of this call was over after {seconds:.3g} s")
 
     async def _search(self, topic: str, waiting: deque[trio.lowlevel.Task]) -> None:
         failure: Callable[[], ClientError] = lambda: Closed("the producer was closed meanwhile")  # noqa: E731

@@ -523,7 +523,7 @@ async def open_session(
     """A session for the length of an `async with` block.
 
     Args:
-        namesrv: `host:port`, several joined by `;`, or a sequence of them; None for what the environment says, as below.
+        namesrv: as `parse_name_servers` reads it; None for what the environment says, as below.
         world: the network, clock, randomness and disk to use.
         instance_name: replaces the random part of the client id.
         tls: whether every connection is encrypted, also to name servers; `True` accepts any certificate, as RocketMQ does.

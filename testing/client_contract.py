@@ -143,6 +143,8 @@ async def _pulls_see_each_message_once_in_order(clients: Clients) -> None:
         await pulling.seek(other, 0)
     with _raises(InvalidArgument, words="is not assigned"):
         pulling.pause([other])
+    with _raises(InvalidArgument, words="queues must be several"):
+        pulling.pause(cast("Any", queue))
 
 
 async def _cancelled_polls_leave_no_gap(clients: Clients) -> None:

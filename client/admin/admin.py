@@ -43,7 +43,7 @@ async def open_admin(
     """An admin client for the length of an `async with` block; it opens connections as they are needed.
 
     Args:
-        namesrv: `host:port`, several joined by `;`, or a sequence of them; by default `$LEDGERMQ_NAMESRV`.
+        namesrv: as for `open_producer`.
         tls: as in `open_producer`.
         credentials: as in `open_producer`.
         world: replaces disk, network and clock in tests and simulations.

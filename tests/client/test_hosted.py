@@ -288,6 +288,13 @@ def test_a_position_counts_nothing_that_an_interrupted_poll_took() -> None:
         assert consumer.position(queue) == 0
 
 
+def test_one_queue_in_place_of_several_is_refused() -> None:
+    """As in the trio client, by name."""
+    consumer: HostedConsumer[Any] = HostedConsumer(cast("Any", ThreadlessHost()))
+    with pytest.raises(InvalidArgument, match="queues must be several"):
+        consumer.pause(cast("Any", MessageQueue("t", "b1", 0)))
+
+
 def test_threads_have_no_async_callbacks() -> None:
     """None of their event loops could run one, so it is refused before anything is opened."""
 

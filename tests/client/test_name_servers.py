@@ -98,6 +98,15 @@ async def test_a_topic_is_created_although_one_name_server_hangs(autojump_clock:
             assert (await producer.send(Message("new", b""))).status.name == "SEND_OK"
 
 
+async def test_a_send_whose_time_is_over_before_the_route_is_known_says_so(autojump_clock: MockClock) -> None:
+    """The name server may well answer in the next moment."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        cluster.network.silent.add(Address.parse(NAMESRV))
+        for seconds in (0.25, 1e-9):
+            with pytest.raises(NoRoute, match=r"the time of this call was over after (0\.25|1e-09) s"):
+                await producer.send(Message("t", b""), timeout_seconds=seconds)
+
+
 async def test_a_dead_master_is_left_although_the_only_name_server_hangs(autojump_clock: MockClock) -> None:
     """Nobody can tell what has become of it, and the other master of the route takes the messages."""
     async with open_cluster() as cluster:
@@ -236,6 +245,7 @@ async def test_a_question_to_a_name_server_that_is_replaced_meanwhile_goes_to_th
         ("[::1]:9876", [("::1", 9876)]),
         ("[fe80::1]", [("fe80::1", 9876)]),
         ("10.0.0.1;[::1]:1;host", [("10.0.0.1", 9876), ("::1", 1), ("host", 9876)]),
+        ("10.0.0.1:1, host:2", [("10.0.0.1", 1), ("host", 2)]),
         (["[::1]:2", "10.0.0.1:3"], [("::1", 2), ("10.0.0.1", 3)]),
     ],
 )
