@@ -82,7 +82,7 @@ class Polling(Workload):
         scene = self.scene
         steps = (self._assign, self._commit, self._pause, self._resume, self._seek, *[self._poll] * 5)
         while True:
-            await hosting.sleep(scene.pause_seconds(STEP_SHARE))
+            await hosting.sleep(0.0 if scene.healed else scene.pause_seconds(STEP_SHARE))
             try:
                 await self._ask_for_positions(pulling)
                 if not self._next or (scene.healed and len(self._next) < len(await pulling.queues(TOPIC))):
@@ -124,7 +124,7 @@ class Polling(Workload):
     async def _poll(self, pulling: PullConsumer) -> None:
         rng = self.scene.rng
         async with self._limited():
-            for message in await pulling.poll(rng.randint(1, 40), POLL_SECONDS * rng.random()):
+            for message in await pulling.poll(1000 if self.scene.healed else rng.randint(1, 40), POLL_SECONDS * rng.random()):
                 queue, offset = message.queue, message.queue_offset
                 self._expect(queue, "hands out", offset, () if queue in self._paused else (self._next.get(queue, -1),))
                 self._next[queue] = offset + 1
