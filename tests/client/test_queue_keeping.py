@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,11 @@ async def test_what_the_application_chooses_is_not_replaced_by_what_the_master_k
         master.offsets["g", "t", 0] = 40
         cluster.kill(master)
         chosen = {MessageQueue("t", "b1", 0): 20} if by == "on_assigned" else None
-        async with consuming(cluster, ConsumeFrom.FIRST, on_assigned=lambda _: chosen) as consumer:
+
+        def assigned(_: Sequence[MessageQueue]) -> dict[MessageQueue, int] | None:
+            return chosen
+
+        async with consuming(cluster, ConsumeFrom.FIRST, on_assigned=assigned) as consumer:
             if by == "seek":
                 await consumer.seek(consumer.queues[0], 20)
             elif by != "on_assigned":
