@@ -5,6 +5,7 @@ Every delivery is in the history, with the moment from which on the group may co
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -312,7 +313,7 @@ class Members(Workload):
         try:
             for message in messages:
                 await self._settle(message, member)
-        except LoopLeft:
+        except (LoopLeft, trio.Cancelled, asyncio.CancelledError):
             self._given_back(messages, member, self._now())
             raise
 
@@ -365,9 +366,14 @@ class Members(Workload):
     async def _handle(self, handling: Handling) -> None:
         """Handle a message as an application does: it takes time, sometimes stalls, and fails as planned."""
         scene = self.scene
-        await self._sleep(scene.life_seconds * scene.rng.random() ** 4 * 0.1)
-        if self._style.stalls and not scene.healed and scene.rng.random() < STALL_SHARE:
-            await self._sleep(scene.rng.uniform(*STALL_SECONDS))
+        try:
+            await self._sleep(scene.life_seconds * scene.rng.random() ** 4 * 0.1)
+            if self._style.stalls and not scene.healed and scene.rng.random() < STALL_SHARE:
+                await self._sleep(scene.rng.uniform(*STALL_SECONDS))
+        except (trio.Cancelled, asyncio.CancelledError):
+            if not self._style.ordered:  # given back to a broker, and the position may pass it
+                handling.settled_at = self._now()
+            raise
         if self._failures.get(handling.number, 0) > 0:
             self._failures[handling.number] -= 1
             raise HandlerFailed
