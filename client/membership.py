@@ -148,7 +148,6 @@ class Membership:
         """Adapt `sources` to our share; return whether all topics have a route and all queues of the share are read."""
         self._wanted = trio.Event()
         settled = True
-        taken: list[Source] = []
         for topic in self.subscriptions:
             wanted = await self._share_of(topic)
             if wanted is None:
@@ -165,20 +164,20 @@ class Membership:
             async with trio.open_nursery() as nursery:
                 for queue in missing:
                     nursery.start_soon(self._take, queue, queue not in known)
-            taken += [self.sources[queue] for queue in missing if queue in self.sources]
+            # Committed in one call, because a broker may forget first commits that arrive at the same time.
+            taken = [self.sources[queue] for queue in missing if queue in self.sources]
+            await self.keeper.commit(taken, CALL_SECONDS)
+            offsets = await self.keeper.callbacks.assigned([source.queue for source in taken if not source.dropped])
+            for source in taken:
+                if not source.dropped:
+                    if source.queue in offsets:
+                        self.reset(source.queue, offsets[source.queue])
+                    self.keeper.read(source)
             absent = sum(queue not in self.sources for queue in wanted)
             self.problems.pop(topic, None)
             if absent:
                 self.problems[topic] = f"{absent} of its queues of {topic} are not read yet"
                 settled = False
-        # Committed in one call, because a broker may forget first commits that arrive at the same time.
-        await self.keeper.commit(taken, CALL_SECONDS)
-        offsets = await self.keeper.callbacks.assigned(sorted(source.queue for source in taken if not source.dropped))
-        for source in taken:
-            if not source.dropped:
-                if source.queue in offsets:
-                    self.reset(source.queue, offsets[source.queue])
-                self.keeper.read(source)
         return settled
 
     async def _share_of(self, topic: str) -> set[MessageQueue] | None:

@@ -66,25 +66,6 @@ async def test_queues_are_announced_before_their_first_message_and_after_their_l
         ]
 
 
-async def test_the_queues_of_all_topics_are_announced_together(autojump_clock: MockClock) -> None:
-    """Those of the group's retries too: a slow callback delays the start once."""
-    async with open_cluster() as cluster:
-        await cluster.start_broker("b1")
-        cluster.create("t", 2)
-        cluster.create("%RETRY%g", 1)
-        announced: list[list[MessageQueue]] = []
-
-        async def assigned(queues: list[MessageQueue]) -> None:
-            announced.append(queues)
-            await trio.sleep(9)
-
-        started = trio.current_time()
-        async with open_consumer(NAMESRV, "g", "t", on_assigned=assigned, world=cluster.world) as consumer:
-            assert trio.current_time() - started < CALLBACK_SECONDS
-            assert announced == [consumer.queues]
-            assert consumer.queues == [MessageQueue("%RETRY%g", "b1", 0), queue(0), queue(1)]
-
-
 async def test_offsets_that_the_application_keeps_replace_those_of_the_group(autojump_clock: MockClock) -> None:
     """From the first message on; wrong ones are refused and logged."""
     async with open_cluster() as cluster:
