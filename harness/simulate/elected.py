@@ -302,12 +302,13 @@ class ElectedRun(NodesRun[ElectedDraw]):
             async with trio.open_nursery() as ending:
                 for process in victims:
                     scene.note(f"{process.host} ends by {end.value}")
-                    self.group.ends(process, end, restored=copy is not None)
+                    self.group.ends(process, end)
                     ending.start_soon(process.end, end)
             self._life_ended()
             if copy is not None:
                 for process in victims:
                     scene.note(f"the disk of {process.host} is replaced by an older copy")
+                    self.group.ends(process, end, restored=True)  # it acknowledged until its stop was complete
                     process.machine.restore(copy)
             await trio.sleep(seconds)
             if self.rng.random() < 0.5:

@@ -78,6 +78,16 @@ def test_a_replica_with_an_older_copy_of_its_disk_loses_nothing_that_the_others_
 
 
 @pytest.mark.slow
+def test_a_replica_may_lose_what_it_acknowledged_until_its_stop_was_complete_and_its_disk_replaced() -> None:
+    def mend(draw: ElectedDraw) -> ElectedDraw:
+        blows = (Blow("restore", End.CLEAN, 0.05),) * 4
+        alone = attrs.evolve(draw, blows=blows, failures=(), restarts=False, disk_errors=False)
+        return attrs.evolve(alone, nodes=2, controllers=1, workloads=("plain",), members_min=2, copies=None)
+
+    assert simulate_elected(1, mend).violations == []
+
+
+@pytest.mark.slow
 def test_brokers_that_speak_rocketmqs_frames_to_each_other_lose_nothing() -> None:
     def mend(draw: ElectedDraw) -> ElectedDraw:
         failures = (Blow("end master"), Blow("restore master", End.POWER, 0.05))
