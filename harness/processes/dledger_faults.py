@@ -56,7 +56,7 @@ def _end_of(status: dict[str, Any]) -> int | None:
 
 async def run(directory: Path, minutes: float, rng: random.Random, report: Report) -> GroupFaults:
     """Inject faults into a group in `directory`; raises as `group_faults.run` does."""
-    return await group_faults.run(open_group(directory), _is_whole, _end_of, ledger_of, minutes, rng, report)
+    return await group_faults.run(open_group(directory), _is_whole, 0.0, _end_of, ledger_of, minutes, rng, report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

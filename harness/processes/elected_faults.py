@@ -19,6 +19,8 @@ from .report import Report
 
 BROKERS, CONTROLLERS = 2, 3
 CONTROLLER_PORT, RAFT_PORT = 19876, 9877
+WHOLE_SECONDS = 2.5
+"""Longer than a replica may be silent before it leaves the set."""
 
 
 @asynccontextmanager
@@ -71,7 +73,7 @@ def _end_of(status: dict[str, Any]) -> int | None:
 
 async def run(directory: Path, minutes: float, rng: random.Random, report: Report) -> GroupFaults:
     """Inject faults into a group in `directory`; raises as `group_faults.run` does."""
-    return await group_faults.run(open_group(directory), _is_whole, _end_of, _log_of, minutes, rng, report)
+    return await group_faults.run(open_group(directory), _is_whole, WHOLE_SECONDS, _end_of, _log_of, minutes, rng, report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,6 +29,7 @@ from ledgermq.client.admin import Admin, open_admin
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.pull import PullConsumer, open_pull_consumer
+from ledgermq.client.sending import SendStatus
 from ledgermq.message.message import Message
 from ledgermq.world.real import World, real_world
 
@@ -72,6 +73,8 @@ class Acknowledgements:
     acknowledged: dict[int, Place] = attrs.field(factory=dict[int, Place])
     seen: dict[Place, int] = attrs.field(factory=dict[Place, int])
     """What a reader was given while faults happened."""
+    unconfirmed: int = 0
+    """How many sends were answered that their message is stored, but not in as many copies as the group promises."""
     failed: int = 0
     violations: list[str] = attrs.field(factory=list[str])
     _numbers: count[int] = attrs.field(factory=count)
@@ -85,9 +88,12 @@ class Acknowledgements:
             except ClientError:
                 self.failed += 1
             else:
-                self.acknowledged[number] = (result.queue.queue_id, result.queue_offset)
-                if began is self._next:  # a send that began before the fault proves nothing
-                    began.set()
+                if result.status is not SendStatus.SEND_OK:
+                    self.unconfirmed += 1
+                else:
+                    self.acknowledged[number] = (result.queue.queue_id, result.queue_offset)
+                    if began is self._next:  # a send that began before the fault proves nothing
+                        began.set()
             await trio.sleep(SEND_PAUSE_SECONDS)
 
     async def read_forever(self, reader: PullConsumer) -> None:
@@ -159,6 +165,8 @@ class GroupFaults:
     rng: random.Random
     report: Report
     is_whole: IsWhole
+    whole_for_seconds: float
+    """How long a group must have been whole: it may not have noticed yet what the last fault has done to a connection."""
     end_of: EndOf
     log_of: LogOf
     answers: Acknowledgements = attrs.field(factory=Acknowledgements)
@@ -188,14 +196,17 @@ class GroupFaults:
             await self._become_whole()
 
     async def _become_whole(self) -> None:
-        began = trio.current_time()
+        began = since = trio.current_time()
         with trio.fail_after(READY_SECONDS):
-            while True:
-                with suppress(ClientError):
-                    if self.is_whole(await self._statuses()):
-                        break
+            while trio.current_time() <= since + self.whole_for_seconds:
                 await trio.sleep(0.02)
-        self.whole_seconds.append(trio.current_time() - began)
+                try:
+                    whole = self.is_whole(await self._statuses())
+                except ClientError:
+                    whole = False
+                if not whole:
+                    since = trio.current_time()
+        self.whole_seconds.append(since - began)
 
     async def _statuses(self) -> list[dict[str, Any]]:
         """What all brokers report of the replication; raises `ClientError` if one does not answer."""
@@ -305,6 +316,7 @@ def _times(found: Sequence[float]) -> str:
 async def run(
     opened: AbstractAsyncContextManager[tuple[VirtualNetwork, GroupOfProcesses]],
     is_whole: IsWhole,
+    whole_for_seconds: float,
     end_of: EndOf,
     log_of: LogOf,
     minutes: float,
@@ -321,7 +333,7 @@ async def run(
         world = attrs.evolve(real_world(), network=virtual[CLIENTS].network)
         async with open_admin(group.namesrv, world=world) as admin:
             await create_topic(admin)
-            faults = GroupFaults(virtual, group, admin, rng, report, is_whole, end_of, log_of)
+            faults = GroupFaults(virtual, group, admin, rng, report, is_whole, whole_for_seconds, end_of, log_of)
             await under_load(faults, world, minutes)
             await faults.compare()
             return faults
@@ -363,7 +375,8 @@ def command(
             return 2
     answers = faults.answers
     print_line(str(faults))
-    print_line(f"{len(answers.acknowledged)} acknowledged, {answers.failed} sends failed, {len(answers.seen)} read meanwhile")
+    print_line(f"{len(answers.acknowledged)} acknowledged, {answers.unconfirmed} unconfirmed, {answers.failed} sends failed")
+    print_line(f"{len(answers.seen)} read meanwhile")
     print_line(f"{len(answers.violations)} violations")
     for violation in answers.violations[:VIOLATIONS_SHOWN_MAX]:
         print_line(violation)
