@@ -9,11 +9,11 @@ were added, whether by one `send_many`, by several at once, or by many tasks of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import trio
@@ -38,20 +38,8 @@ BATCH_BYTES_MAX = 256 * 1024
 """The bodies of a request of `send_many` have at most this size together, unless one message alone has more."""
 
 
-class SendOne(Protocol):
-    """Sends one message to a queue that was chosen, as `Producer.send` does."""
-
-    async def __call__(
-        self,
-        message: Message[Any],
-        unique_id: str,
-        key: str | None,
-        publication: Publication,
-        target: Target,
-        choose: Choose | None,
-        seconds: float,
-        started: float,
-    ) -> SendResult: ...
+SendOne = Callable[[Message[Any], str, str | None, Publication, Target, Choose | None, float, float], Awaitable[SendResult]]
+"""Sends one message to a queue that was chosen: `Producer._send_one`, with its arguments."""
 
 
 @attrs.define(eq=False)
