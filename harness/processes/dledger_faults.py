@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from ledgermq.testing.embedded import dledger_keys
 
-from . import group_faults
 from .dledger import NODES, GroupOfProcesses
-from .group_faults import BROKER_PORT, GroupFaults, command, machines, node_name
+from .group_faults import BROKER_PORT, Kind, command, machines, node_name
 from .network import VirtualNetwork
-from .report import Report
 
 RAFT_PORT = 40911
 
@@ -54,15 +51,8 @@ def _end_of(status: dict[str, Any]) -> int | None:
     return status["masterCommitLogMaxOffset"] if ledger["committedIndex"] == ledger["endIndex"] else None
 
 
-async def run(directory: Path, minutes: float, rng: random.Random, report: Report) -> GroupFaults:
-    """Inject faults into a group in `directory`; raises as `group_faults.run` does."""
-    return await group_faults.run(open_group(directory), _is_whole, 0.0, _end_of, ledger_of, minutes, rng, report)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status."""
-    return command("dledger_faults", run, __doc__, arguments)
+KIND = Kind("dledger_faults", open_group, _is_whole, 0.0, _end_of, ledger_of)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(command(KIND, __doc__))

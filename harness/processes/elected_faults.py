@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from . import group_faults
 from .dledger import GroupOfProcesses
-from .group_faults import BROKER_PORT, GroupFaults, command, machines, node_name
+from .group_faults import BROKER_PORT, Kind, command, machines, node_name
 from .network import VirtualNetwork
-from .report import Report
 
 BROKERS, CONTROLLERS = 2, 3
 CONTROLLER_PORT, RAFT_PORT = 19876, 9877
@@ -71,15 +68,8 @@ def _end_of(status: dict[str, Any]) -> int | None:
     return end if elected["confirmOffset"] == end and len(elected["syncStateSet"]) == BROKERS else None
 
 
-async def run(directory: Path, minutes: float, rng: random.Random, report: Report) -> GroupFaults:
-    """Inject faults into a group in `directory`; raises as `group_faults.run` does."""
-    return await group_faults.run(open_group(directory), _is_whole, WHOLE_SECONDS, _end_of, _log_of, minutes, rng, report)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status."""
-    return command("elected_faults", run, __doc__, arguments)
+KIND = Kind("elected_faults", open_group, _is_whole, WHOLE_SECONDS, _end_of, _log_of)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(command(KIND, __doc__))

@@ -54,12 +54,24 @@ SEND_PAUSE_SECONDS = 0.01
 
 Place = tuple[int, int]
 """The queue and the offset of a message."""
-IsWhole = Callable[[list[dict[str, Any]]], bool]
-"""Whether a group survives any one fault, as all its brokers report: a deposed master may not know yet what it has missed."""
-EndOf = Callable[[dict[str, Any]], int | None]
-"""The end of a broker's log as its status reports it; None if the broker does not know yet whether all of it stays."""
-LogOf = Callable[[Path], bytes]
-"""The bytes of the log of a store, with the zero bytes behind its last record."""
+
+
+@attrs.frozen
+class Kind:
+    """What distinguishes the groups of one mode."""
+
+    name: str
+    """The module whose command runs such a group."""
+    opened: Callable[[Path], AbstractAsyncContextManager[tuple[VirtualNetwork, GroupOfProcesses]]]
+    """Runs a group in a directory for the length of an `async with` block."""
+    is_whole: Callable[[list[dict[str, Any]]], bool]
+    """Whether a group survives any one fault, as all its brokers report: a deposed master may not know it yet."""
+    whole_for_seconds: float
+    """How long a group must have been whole: it may not have noticed yet what the last fault has done to a connection."""
+    end_of: Callable[[dict[str, Any]], int | None]
+    """The end of a broker's log as its status reports it; None if the broker does not know yet whether all of it stays."""
+    log_of: Callable[[Path], bytes]
+    """The bytes of the log of a store, with the zero bytes behind its last record."""
 
 
 def node_name(number: int) -> str:
@@ -159,16 +171,12 @@ async def machines(directory: Path, nodes: int) -> AsyncGenerator[tuple[VirtualN
 class GroupFaults:
     """One group, the faults that it meets, and what came of them."""
 
+    kind: Kind
     virtual: VirtualNetwork
     group: GroupOfProcesses
     admin: Admin
     rng: random.Random
     report: Report
-    is_whole: IsWhole
-    whole_for_seconds: float
-    """How long a group must have been whole: it may not have noticed yet what the last fault has done to a connection."""
-    end_of: EndOf
-    log_of: LogOf
     answers: Acknowledgements = attrs.field(factory=Acknowledgements)
     seconds: dict[str, list[float]] = attrs.field(factory=lambda: defaultdict[str, list[float]](list))
     """The times from each single fault to the next acknowledged send, by the kind of fault."""
@@ -198,10 +206,10 @@ class GroupFaults:
     async def _become_whole(self) -> None:
         began = since = trio.current_time()
         with trio.fail_after(READY_SECONDS):
-            while trio.current_time() <= since + self.whole_for_seconds:
+            while trio.current_time() <= since + self.kind.whole_for_seconds:
                 await trio.sleep(0.02)
                 try:
-                    whole = self.is_whole(await self._statuses())
+                    whole = self.kind.is_whole(await self._statuses())
                 except ClientError:
                     whole = False
                 if not whole:
@@ -276,7 +284,7 @@ class GroupFaults:
         for number in reversed(group.nodes):
             if status := await group.servers[number].stop():
                 self.answers.violations.append(f"a clean stop of node {number} ended with exit status {status}")
-        self.answers.violations += differences([self.log_of(group.store_of(number)) for number in group.brokers], agreed)
+        self.answers.violations += differences([self.kind.log_of(group.store_of(number)) for number in group.brokers], agreed)
 
     async def _agreed_end(self) -> int:
         """Wait until all brokers report one end; returns it."""
@@ -284,7 +292,7 @@ class GroupFaults:
         with trio.move_on_after(READY_SECONDS):
             while True:
                 with suppress(ClientError):
-                    ends = [self.end_of(status) for status in await self._statuses()]
+                    ends = [self.kind.end_of(status) for status in await self._statuses()]
                     if len(set(ends)) == 1 and (end := ends[0]) is not None:
                         return end
                 await trio.sleep(0.1)
@@ -313,27 +321,18 @@ def _times(found: Sequence[float]) -> str:
     return f"{len(found)}, to the next acknowledgement {statistics.median(found):.2f} s (median), {max(found):.2f} s (longest)"
 
 
-async def run(
-    opened: AbstractAsyncContextManager[tuple[VirtualNetwork, GroupOfProcesses]],
-    is_whole: IsWhole,
-    whole_for_seconds: float,
-    end_of: EndOf,
-    log_of: LogOf,
-    minutes: float,
-    rng: random.Random,
-    report: Report,
-) -> GroupFaults:
+async def run(kind: Kind, directory: Path, minutes: float, rng: random.Random, report: Report) -> GroupFaults:
     """Inject faults under load, heal everything, and judge the answers to clients.
 
     Raises:
         NetworkUnavailable: such a network cannot be created here.
         trio.TooSlowError: no send was acknowledged, or no broker led, for a minute although enough nodes could talk.
     """
-    async with opened as (virtual, group):
+    async with kind.opened(directory) as (virtual, group):
         world = attrs.evolve(real_world(), network=virtual[CLIENTS].network)
         async with open_admin(group.namesrv, world=world) as admin:
             await create_topic(admin)
-            faults = GroupFaults(virtual, group, admin, rng, report, is_whole, whole_for_seconds, end_of, log_of)
+            faults = GroupFaults(kind, virtual, group, admin, rng, report)
             await under_load(faults, world, minutes)
             await faults.compare()
             return faults
@@ -354,22 +353,17 @@ async def under_load(faults: GroupFaults, world: World, minutes: float) -> None:
             await answers.judge(reader)
 
 
-def command(
-    name: str,
-    run_in: Callable[[Path, float, random.Random, Report], Awaitable[GroupFaults]],
-    description: str | None,
-    arguments: Sequence[str] | None,
-) -> int:
+def command(kind: Kind, description: str | None) -> int:
     """Run such a group as a command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog=f"python -m harness.processes.{name}", description=description)
+    parser = argparse.ArgumentParser(prog=f"python -m harness.processes.{kind.name}", description=description)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults are injected (10)")
     parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     seed = drawn_seed(options.seed)
     print_line(f"seed {seed}")
-    with tempfile.TemporaryDirectory(prefix=f"ledgermq-{name}-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"ledgermq-{kind.name}-") as folder:
         try:
-            faults = trio.run(run_in, Path(folder), options.minutes, random.Random(seed), print_line)  # noqa: S311 - draws faults
+            faults = trio.run(run, kind, Path(folder), options.minutes, random.Random(seed), print_line)  # noqa: S311 - draws faults
         except NetworkUnavailable as error:
             print_line(f"no virtual network here: {error}")
             return 2

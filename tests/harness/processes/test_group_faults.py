@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from harness.processes import dledger_faults, elected_faults
-from harness.processes.group_faults import GroupFaults, differences
+from harness.processes.group_faults import Kind, differences, run
 from harness.processes.network import NetworkUnavailable
-from harness.processes.report import Report
 
 
 def test_a_log_that_ends_before_what_all_brokers_reported_differs() -> None:
@@ -23,13 +21,11 @@ def test_a_log_that_ends_before_what_all_brokers_reported_differs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", [dledger_faults.run, elected_faults.run], ids=["DLedger", "controllers"])
-async def test_every_answer_to_a_client_holds_through_faults_of_nodes_and_network(
-    run: Callable[[Path, float, random.Random, Report], Awaitable[GroupFaults]], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", [dledger_faults.KIND, elected_faults.KIND], ids=["DLedger", "controllers"])
+async def test_every_answer_to_a_client_holds_through_faults_of_nodes_and_network(kind: Kind, tmp_path: Path) -> None:
     """Whatever faults a few seconds bring; how many there are is up to the machine."""
     try:
-        faults = await run(tmp_path, 0.05, random.Random(3), lambda _: None)
+        faults = await run(kind, tmp_path, 0.05, random.Random(3), lambda _: None)
     except NetworkUnavailable as error:
         pytest.skip(str(error))
 
