@@ -1,6 +1,7 @@
 """`compact` writes the newest message of every key, in place of those of the last run.
 
-A run writes beside the directory and replaces it when it has succeeded, so a run that fails leaves the last result as it is.
+A run writes beside the directory and replaces it when it has succeeded, so a run that fails leaves the last result as it is. On
+this machine the new result is on the medium before the last one is deleted.
 The manifest in the directory says up to which offsets messages were read. What is missing in the next run is a loss.
 """
 
@@ -20,7 +21,7 @@ from ..errors import BadOption, CorruptFile
 from ..offsets import Offsets, assignment, from_json, to_json
 from ..options import read_options
 from ..reading import open_catalog
-from ..storage import local_path
+from ..storage import local_path, sync
 from .places import Source, locked, read
 
 if TYPE_CHECKING:
@@ -150,12 +151,25 @@ class _Directory:
             stream.write(json.dumps({"end": to_json(end)}, sort_keys=True).encode())
         finally:
             stream.close()
+        self._sync_next()
         self._rename(unfinished, self.make_path(self.next, MANIFEST))
         self._put_in_place()
 
+    def _sync_next(self) -> None:
+        """Let what is in the next directory outlast a power cut, if it is on this machine; other file systems see to it."""
+        path = local_path(self.next)
+        if path is not None:
+            for name in os.listdir(path):
+                sync(os.path.join(path, name))
+            sync(path)
+
     def _put_in_place(self) -> None:
+        self._sync_next()
         self.files.delete(self.make_path(self.path), True)
         self._rename(self.make_path(self.next), self.make_path(self.path))
+        path = local_path(self.path)
+        if path is not None:
+            sync(os.path.dirname(os.path.abspath(path)))
 
     def _rename(self, old: Any, new: Any) -> None:
         if not self.files.rename(old, new):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 
@@ -68,6 +68,9 @@ def test_what_the_last_run_read_and_is_missing_now_is_a_loss(
 class LocalFiles:
     """Stands for Hadoop's file system of this machine."""
 
+    def create(self, path: str, _overwrite: bool) -> BinaryIO:
+        return Path(path).open("wb")
+
     def exists(self, path: str) -> bool:
         return Path(path).exists()
 
@@ -95,6 +98,30 @@ def test_a_replacement_that_was_interrupted_is_completed_if_the_new_result_is_wh
     ).finish()
 
     assert {path.name for path in (tmp_path / "to").iterdir()} - {compaction.MANIFEST} == {kept}
+
+
+def test_a_new_result_is_on_the_medium_before_the_last_one_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut would leave neither; and a manifest stands only for files that are there."""
+    to, following = tmp_path / "to", tmp_path / ".to.next"
+    for directory, file in ((to, "old"), (following, "new")):
+        directory.mkdir()
+        (directory / file).touch()
+    steps: list[tuple[str, bool, bool]] = []
+
+    def sync(path: str) -> None:
+        """Note what is synced, and whether the last result and the manifest of the next one are there then."""
+        name = str(Path(path).relative_to(tmp_path))
+        steps.append((name, (to / "old").exists(), (following / compaction.MANIFEST).exists()))
+
+    monkeypatch.setattr(compaction, "sync", sync)
+
+    compaction._Directory(  # pyright: ignore[reportPrivateUsage]
+        str(to), str(following), LocalFiles(), lambda *parts: "/".join(parts)
+    ).replace({})
+
+    assert {(".to.next/new", True, False), (f".to.next/{compaction.MANIFEST}.tmp", True, False)} <= set(steps)
+    assert (".to.next", True, True) in steps
+    assert steps[-1] == (".", False, False)
 
 
 def test_two_runs_do_not_compact_into_one_directory(tmp_path: Path) -> None:
