@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import attrs
+import msgspec
 
 from ...message.numbers import INT_MAX
 from ...remoting.codes import ResponseCode
@@ -299,12 +300,13 @@ def decide_registration(request: RegisterBrokerRequest, situation: Situation) ->
             "has moved, it is registered once the former process counts as dead. Nothing was changed",
         )
     before = situation.liveness.last(old.name, broker_id)
-    heard_from(request, situation)
+    shorter = before is not None and request.max_offset is not None and request.max_offset < before.log_end.max_offset
+    # The next registration is judged by the longer end, too: this one may be refused, or its events not be committed.
+    heard_from(msgspec.structs.replace(request, max_offset=None) if shorter else request, situation)
     events: list[Change] = []
     if replica.address != request.broker_address:
         events.append(AddressChanged(name=old.name, broker_id=request.broker_id, address=request.broker_address))
     if request.max_offset is not None and request.broker_id in old.in_sync:
-        shorter = before is not None and request.max_offset < before.log_end.max_offset
         events += _after_restart(old, request.broker_id, situation, lossy=shorter or not request.clean_stop)
     new = old
     for event in events:

@@ -390,6 +390,24 @@ def test_who_stopped_in_order_and_has_a_shorter_log_than_before_leaves_the_set()
     assert (cluster.set.master_id, cluster.set.in_sync) == (2, {2})
 
 
+def test_a_shorter_log_counts_until_the_registration_that_tells_of_it_has_been_carried_out() -> None:
+    """One that is refused, or that the disk of a controller does not take, is repeated."""
+    cluster = serving(1, 2)
+    cluster.now += 5 * TIMEOUT_SECONDS
+    cluster.liveness.begin(cluster.now)
+    request = RegisterBrokerRequest(
+        cluster_name="c1", broker_name="b1", broker_id=2, broker_address="h2:1", max_offset=99, epoch=1, clean_stop=True
+    )
+
+    with refused(ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS):
+        decide_registration(request, cluster.situation)
+    cluster.beat(1)
+    not_carried_out = decide_registration(request, cluster.situation)
+
+    assert not_carried_out.events
+    assert decide_registration(request, cluster.situation).events == not_carried_out.events
+
+
 def test_of_two_brokers_with_one_identity_the_second_is_refused_by_name() -> None:
     """A directory that was copied is started twice. Two masters of one id would not be told apart by any epoch."""
     cluster = serving(1, 2)
