@@ -64,9 +64,9 @@ def _count_those_connected(_: Any) -> Any:
     return property(lambda self: frozenset(self._held) - {self.own_id})
 
 
-def _leave_out_at_once(original: Any) -> Callable[[Any, float], Any]:
-    def proposal(self: Any, now: float) -> Any:
-        wanted = original(self, now)
+def _leave_out_at_once(original: Any) -> Callable[..., Any]:
+    def proposal(self: Any, *arguments: Any) -> Any:
+        wanted = original(self, *arguments)
         if wanted is not None and not wanted.members >= self.members:
             self.members &= wanted.members
             self._proposed = frozenset()
@@ -81,9 +81,9 @@ def _wait_for_the_confirmed_only(_: Any) -> Any:
     return property(lambda self: self.members - {self.own_id})
 
 
-def _rule_nobody_out(original: Any) -> Callable[[Any, float], Any]:
-    def proposal(self: Any, now: float) -> Any:
-        wanted = original(self, now)
+def _rule_nobody_out(original: Any) -> Callable[..., Any]:
+    def proposal(self: Any, *arguments: Any) -> Any:
+        wanted = original(self, *arguments)
         return None if wanted is not None and wanted.members == self.members else wanted
 
     return proposal

@@ -8,7 +8,7 @@ A master that cannot reach the controller therefore goes on as long as its set d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable
 from typing import cast
 
 import attrs
@@ -153,28 +153,33 @@ class InSyncAcknowledgements(Acknowledgements):
 
     # ---------------------------------------------------------------- changes of the set
 
-    def proposal(self, now: float) -> Proposal | None:
+    def proposal(self, now: float, refused: Container[Proposal] = ()) -> Proposal | None:
         """The change that the controller should confirm now, or None; the caller asks for it and reports the answer.
 
         Until then the replicas that join are waited for as if it had been confirmed. If one of them has gone before the
         controller has confirmed or ruled out that it is a member, the confirmed set is proposed again: under the next epoch the
         controller takes in nobody who was proposed for this one.
 
+        The controller does not take in a replica that it does not hear, or does not know any more. If it has refused the whole
+        change, those who leave do so without anybody joining, or with one replica alone.
+
         Args:
             now: by the monotonic clock.
+            refused: what the controller has refused lately.
         """
-        stay = {broker_id for broker_id in self.members if broker_id == self.own_id or self._keeps_up(broker_id, now)}
+        stay = frozenset(broker_id for broker_id in self.members if broker_id == self.own_id or self._keeps_up(broker_id, now))
         for broker_id in {joining for joining in self._joining if not self._keeps_up(joining, now)}:
             self._joining.discard(broker_id)
             self._required_changed()
             self._advance()
-        join = {broker_id for broker_id in self._joining if self._held[broker_id] >= self.confirmed}
-        wanted = frozenset(stay | join)
+        join = sorted(broker_id for broker_id in self._joining if self._held[broker_id] >= self.confirmed)
         gone = self._proposed - self.members - self._joining
-        if wanted == self.members and not gone:
-            return None
-        self._proposed |= wanted
-        return Proposal(wanted, self.set_epoch)
+        for wanted in (stay.union(join), stay, *(stay | {broker_id} for broker_id in join)):
+            proposal = Proposal(wanted, self.set_epoch)
+            if (wanted != self.members or gone) and proposal not in refused:
+                self._proposed |= wanted
+                return proposal
+        return None
 
     def _keeps_up(self, broker_id: int, now: float) -> bool:
         held = self._held.get(broker_id)

@@ -415,14 +415,15 @@ class ControllerSession:
 
     async def _keep_set(self, channel: Channel) -> NoReturn:
         """Propose to the controller whatever changes in the set, while this broker is master."""
-        refused: Proposal | None = None
-        again_at, pauses = 0.0, _Pauses(self.randomness)
+        refused: dict[Proposal, float] = {}
+        """When each proposal that was refused for the present set may be made again."""
+        pauses = _Pauses(self.randomness)
         while True:
             await trio.sleep(SET_SECONDS)
             in_sync, decision, now = self.in_sync(), self.decision, self.clock.monotonic()
-            if in_sync is None or decision is None or (proposal := in_sync.proposal(now)) is None:
+            if in_sync is None or decision is None:
                 continue
-            if proposal == refused and now < again_at:
+            if (proposal := in_sync.proposal(now, [one for one, again_at in refused.items() if now < again_at])) is None:
                 continue
             request = AlterSyncStateSetRequest(
                 broker_name=self.settings.broker_name, master_broker_id=in_sync.own_id, master_epoch=decision.epoch
@@ -434,17 +435,18 @@ class ControllerSession:
             # Controllers of an earlier version leave an equal set its epoch, and RocketMQ's refuse it.
             if confirmed is not None and confirmed.sync_state_set_epoch > proposal.epoch:
                 in_sync.confirm(confirmed.sync_state_set, confirmed.sync_state_set_epoch)
+                refused.clear()
                 log.info(
                     "sync_state_set_changed",
                     members=sorted(confirmed.sync_state_set),
                     set_epoch=confirmed.sync_state_set_epoch,
                 )
             else:
-                if proposal != refused:
+                if proposal not in refused:
                     reason = answer.remark or "the set keeps its epoch"
                     log.warning("sync_state_set_not_changed", members=sorted(proposal.members), reason=reason)
                     pauses.begin_anew()
-                refused, again_at = proposal, self.clock.monotonic() + pauses.next_seconds()
+                refused[proposal] = self.clock.monotonic() + pauses.next_seconds()
                 self.look_now()
 
 

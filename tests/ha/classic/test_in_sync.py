@@ -273,9 +273,10 @@ class Group(RuleBasedStateMachine):
     def put(self, size: int) -> None:
         self.log.put(self.acks, size)
 
-    @rule(now=st.floats(0, 100))
-    def ask(self, now: float) -> None:
-        proposal = self.acks.proposal(now)
+    @rule(now=st.floats(0, 100), refused=st.booleans())
+    def ask(self, now: float, refused: bool) -> None:
+        """The answers to earlier requests may be refusals, although some of them are carried out."""
+        proposal = self.acks.proposal(now, self.asked if refused else ())
         if proposal is not None:
             self.asked.append(proposal)
 

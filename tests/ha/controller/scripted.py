@@ -41,6 +41,8 @@ class ScriptedController:
     leads: bool = True
     agrees: bool = True
     """Whether changes of the set are confirmed."""
+    takes_in: frozenset[int] | None = None
+    """The only replicas that may join the set; None for all."""
     keeps_epoch: bool = False
     """Whether an equal set keeps its epoch, as at controllers of an earlier version."""
     decision_seconds: float = 0.0
@@ -158,7 +160,7 @@ class ScriptedController:
             self.master,
             self.epoch,
             self.set_epoch,
-        ) or not self.agrees:
+        ) or not (self.agrees and (self.takes_in is None or wanted.sync_state_set - self.members <= self.takes_in)):
             return request.response(ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, remark="the test does not agree")
         if not (self.keeps_epoch and wanted.sync_state_set == self.members):
             self.members, self.set_epoch = wanted.sync_state_set, self.set_epoch + 1

@@ -263,3 +263,26 @@ async def test_a_refused_change_of_the_set_delays_no_other_one() -> None:
             await until(lambda: 3 not in one.members)
 
             assert trio.current_time() - left < 0.6
+
+
+async def test_a_replica_that_the_controller_does_not_take_in_keeps_no_other_one_in_the_set_or_out_of_it() -> None:
+    """It may be connected to the master alone, or have been forgotten. While a dead member stays, nothing is acknowledged."""
+    acks = acknowledgements(1, 3)
+    acks.hold(3, 1000)
+    async with both() as (one, _, world):
+        one.addresses[1], one.takes_in = "10.0.0.9:10911", frozenset({4})
+        one.elect(1)
+        one.members = frozenset({1, 3})
+        async with running(session_in(world, [], acks)):
+            acks.hold(2, 1000)
+            await until(lambda: one.proposals)
+            acks.leave(3)
+            await until(lambda: acks.members == {1})
+
+            acks.hold(4, 1000)
+            await until(lambda: acks.members == {1, 4})
+
+            one.proposals.clear()
+            await trio.sleep(20)
+            assert set(one.proposals) == {frozenset({1, 2, 4})}
+            assert len(one.proposals) < 15
