@@ -78,6 +78,8 @@ class ControllerMember:
     applied_index: int = -1
     elections: int = 0
     """How many masters this node has elected as the leader."""
+    _led_end: int = -1
+    """The last entry of the log when this node began to lead; whatever was decided before is in it."""
     _record_end: int = 0
     """Where the last state record ends in the log, as a position."""
     _record_start: int = 0
@@ -109,11 +111,17 @@ class ControllerMember:
     def _role_changed(self, leading: Leading) -> None:
         if leading.role is Role.LEADER:
             self.liveness.begin(self._now)
+            self._led_end = self.replica.ledger.end_index
         self._look.set()
 
     @property
     def _now(self) -> float:
         return self.replica.world.clock.monotonic()
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether this node leads and has applied whatever was decided before, so that it knows all replicas."""
+        return self.replica.is_leader and self.state.known and self.applied_index >= self._led_end
 
     @property
     def situation(self) -> Situation:

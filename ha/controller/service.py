@@ -140,17 +140,19 @@ class ControllerService:
         """904: a sign of life; a replica that learns from the answer of a newer epoch asks for it, if no notice has reached it.
 
         A controller that no longer leads must say so: its brokers keep their connections as long as its process lives, and the
-        next leader takes them for dead if they come later than their time-out.
+        next leader takes them for dead if they come later than their time-out. One that does not know all replicas yet calls
+        none of them unknown: it would register like a new process, which may have lost something.
         """
         beat = BrokerHeartbeat.of(request)
-        if self.node.replica.is_leader:
+        if self.node.knows_all:
             self.node.hear(beat)
             one = self.node.state.sets[beat.broker_name]
             newest = Mastership(master_epoch=one.master_epoch, sync_state_set_epoch=one.in_sync_epoch)
             return request.response(ext=newest.ext() if one.master_id is not None else None)
-        with suppress(RequestRefused):  # a follower may not know the replica yet
+        with suppress(RequestRefused):  # this node may not know the replica yet
             self.node.hear(beat)
-        return request.response(ResponseCode.CONTROLLER_NOT_LEADER, remark="this controller does not lead")
+        reason = "has not read its log yet" if self.node.replica.is_leader else "does not lead"
+        return request.response(ResponseCode.CONTROLLER_NOT_LEADER, remark=f"this controller {reason}")
 
     def metadata(self, _: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         return request.response(ext=self.node.metadata().ext())

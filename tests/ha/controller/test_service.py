@@ -109,6 +109,29 @@ def test_a_heartbeat_of_an_unknown_replica_is_refused(broker_id: int | None) -> 
     scenario(story, nodes=1)
 
 
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_controller_that_has_not_applied_its_log_yet_calls_no_replica_unknown(nodes: int) -> None:
+    """The replica would register once more, and be taken for a new process that may have lost something."""
+
+    async def story(group: Group) -> None:
+        (replica,) = await serving(group, 1)
+        replica.die()
+        for node in group.nodes:
+            await node.power_cut()
+        for node in group.nodes:
+            node.machine.slow_down(1.0)
+            await node.start()
+        beat = BrokerHeartbeat(cluster_name=CLUSTER, broker_name=NAME, broker_addr=replica.address, broker_id=1)
+        codes = set[int]()
+        while ResponseCode.SUCCESS not in codes:
+            for node in group.nodes:
+                codes.add((await group.ask(node, RequestCode.BROKER_HEARTBEAT, beat)).code)
+
+        assert codes <= {ResponseCode.SUCCESS, ResponseCode.CONTROLLER_NOT_LEADER}
+
+    scenario(story, nodes=nodes)
+
+
 def test_the_answer_to_a_heartbeat_says_the_epochs_of_the_master_and_of_the_set() -> None:
     """So that a broker asks at once that no notice has reached."""
 
