@@ -145,7 +145,7 @@ class ControllerSession:
     identity: Identity | None
     """The stored identity; None before the first registration."""
     clean_stop: bool
-    """Whether the last run stopped in order, and no crash is unreported, so that the log has all that it ever acknowledged."""
+    """Whether no crash is unreported, and the last run stopped in order, so that the log has all that it ever acknowledged."""
     log_state: Callable[[], LogState]
     in_sync: Callable[[], InSyncAcknowledgements | None]
     """The set of replicas while this broker is master and others can join; else None."""
@@ -338,7 +338,7 @@ class ControllerSession:
             answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, request)
         with suppress(OSError):  # then it registers once more as after a crash
             await self.workers.run(self.files.forget_crash)
-        self._registered = True
+        self._registered = self.clean_stop = True  # if it has to register again, no crash is between
         self._decide(answer)
 
     async def _beat(self, channel: Channel) -> NoReturn:

@@ -114,12 +114,15 @@ async def test_an_id_that_another_broker_has_got_is_not_used() -> None:
 
 async def test_a_broker_that_the_controller_has_forgotten_applies_for_its_id_again() -> None:
     async with both() as (one, _, world):
-        async with running(session_in(world, [])):
+        session = session_in(world, [])
+        session.clean_stop = False
+        async with running(session):
             await until(lambda: one.registrations)
             one.forgotten = True
             await until(lambda: len(one.registrations) == 2)
 
         assert [registration.broker_id for registration in one.registrations] == [1, 1]
+        assert [registration.clean_stop for registration in one.registrations] == [False, True], "no crash is between them"
 
 
 async def test_an_older_decision_than_the_known_one_is_ignored() -> None:
