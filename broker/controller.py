@@ -2,7 +2,7 @@
 
 A broker takes part once the controller has given it an id. It becomes master when the controller has elected it for an epoch
 and everything in its log has been derived, and follows whichever replica was elected instead. Without a controller it keeps the
-role that it has.
+role that it has; one that does not know the broker takes it away.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class ControllerReplication(ClassicReplication[ElectedNode]):
         )
         while self._wanted is decision:
             try:
-                if elected:
+                if decision.master_id is None:
+                    await role.change(Role.CANDIDATE, own_id, "the controller does not know it", master="")
+                elif elected:
                     await role.change(Role.MASTER, MASTER_ID, f"elected for epoch {epoch}", synchronous=True, term=epoch)
                 else:
                     reason = f"{master} is master of epoch {epoch}"

@@ -95,7 +95,7 @@ class Decision:
     """Who is the master, by the controller."""
 
     master_id: int | None
-    """None while the controller has elected nobody."""
+    """None if the controller does not know this broker."""
     master_address: str
     epoch: int
     members: frozenset[int]
@@ -106,6 +106,10 @@ class Decision:
     def role(self) -> tuple[int, int | None, str]:
         """What a change of role depends on."""
         return self.epoch, self.master_id, self.master_address
+
+
+_UNKNOWN = Decision(None, "", 0, frozenset(), 0)
+"""That this broker has no role, because the controller does not know it."""
 
 
 class _Refused(Exception):
@@ -333,6 +337,7 @@ class ControllerSession:
         )
         answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, request, one_of=_UNKNOWN_HERE)
         if answer.code != ResponseCode.SUCCESS:
+            self._give_up_role()
             self.identity = self._application(self.identity.broker_id)
             await self._apply(channel)
             answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, request)
@@ -340,6 +345,15 @@ class ControllerSession:
             await self.workers.run(self.files.forget_crash)
         self._registered = self.clean_stop = True  # if it has to register again, no crash is between
         self._decide(answer)
+
+    def _give_up_role(self) -> None:
+        """Be neither master nor follower until a controller that knows this broker says who is master, in whatever epoch.
+
+        Another broker may have its identity now, or the controller may have forgotten which epochs it has given.
+        """
+        if self.decision is not None:
+            self.decision = None
+            self.on_decision(_UNKNOWN)
 
     async def _beat(self, channel: Channel) -> NoReturn:
         settings = self.settings
@@ -360,6 +374,7 @@ class ControllerSession:
             answer = await channel.call(RemotingCommand(RequestCode.BROKER_HEARTBEAT, heartbeat.ext()), CALL_SECONDS)
             if answer.code in _UNKNOWN_HERE:
                 self._registered = False  # the next conversation begins with a registration, and a new id if it must be
+                self._give_up_role()
             if answer.code != ResponseCode.SUCCESS:
                 raise _Refused(answer)
             newest, known = Mastership.of(answer), self.decision

@@ -242,6 +242,21 @@ async def test_a_master_whose_identity_another_broker_has_taken_is_master_no_mor
         assert master.role.state.reason == "another broker with the id 1, at 10.0.0.99:10911, is master of epoch 2"
 
 
+async def test_a_master_that_the_controller_has_forgotten_is_master_no_more() -> None:
+    """Another replica may be elected, which it could not find out from an epoch: the controller may have lost its own."""
+    async with pair() as (two, _):
+        master = two.broker(1)
+        two.controller.forgotten, two.controller.master = True, None
+
+        await until(lambda: not master.role.takes_puts)
+        await until(lambda: len(two.controller.registrations) == 4)
+        assert not master.role.takes_puts
+
+        two.controller.epoch = 0
+        two.controller.elect(2)
+        await until(lambda: two.broker(2).role.takes_puts and master.role.state.role is Role.FOLLOWER)
+
+
 async def test_without_a_controller_a_master_goes_on_as_long_as_its_set_does() -> None:
     async with pair() as (two, producer):
         two.controller.leads = False

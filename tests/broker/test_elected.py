@@ -193,3 +193,34 @@ async def test_a_copied_directory_that_is_started_on_another_machine_gets_no_rol
             assert copy.role.state.role is Role.CANDIDATE
         await send(producer, "after")
         assert broker_at(cluster, await cluster.master()) is first
+
+
+async def test_a_master_whose_copy_was_registered_while_it_was_cut_off_is_master_no_more() -> None:
+    """It was alone in the set, and so is the copy: each of them would acknowledge what the other one lacks."""
+    async with (
+        open_virtual(mode="controller", nodes=2) as cluster,
+        open_producer(cluster.namesrv, "producers", world=cluster.world) as producer,
+    ):
+        await send(producer, "before")
+        first = broker_at(cluster, await cluster.master())
+        await cluster.kill(next(broker.address for broker in cluster.brokers if broker is not first))
+        await send(producer, "alone")
+        disk, network = first.world.disk, first.world.network
+        assert isinstance(disk, SimDisk)
+        assert isinstance(network, SimNetwork)
+        machine = Machine.of("10.0.9.9", network.fabric, random.Random(1))
+        machine.disk = machine.disk.restored(disk.backup())
+        network.fabric.part([Address.parse(first.address).host], [Address.parse(cluster.namesrv).host])
+        await trio.sleep(2)
+
+        config = attrs.evolve(first.config, broker_ip1=machine.host, bind_address=machine.host)
+        async with open_broker(config, machine.world()) as copy:
+            with trio.fail_after(10):
+                await until(lambda: copy.role.takes_puts)
+                network.fabric.heal()
+                await until(lambda: not first.role.takes_puts)
+            await trio.sleep(3)
+
+            assert copy.role.takes_puts
+            assert not first.role.takes_puts
+            assert first.role.state.reason == "the controller does not know it"
