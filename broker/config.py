@@ -258,7 +258,7 @@ RocketMQ this is off, and a message that was acknowledged can be lost with the m
     """A replica that is behind for so long is no longer in sync; RocketMQ waits for 15,000 ms."""
     broker_heartbeat_interval: int = _key(200, _POSITIVE)
     """How often a broker tells the controller that it lives; RocketMQ's every 1,000 ms."""
-    controller_heart_beat_timeout_mills: int = _key(600, _POSITIVE)
+    controller_heart_beat_timeout_mills: int = _key(600, _between(1, 600_000))
     """A master that the controller has not heard of for so long is replaced; RocketMQ waits for 10,000 ms."""
     sync_broker_metadata_period: int = _key(5000, _POSITIVE)
     """How often a broker asks who is master, besides the controller's notices."""
@@ -344,8 +344,14 @@ them for those of a super user. Nodes that share an `haSecret` need none."""
                 "true",
                 "false with enableDLegerCommitLog=true: either a controller elects, or the group",
             )
-        if not self.controller_addr:
+        if not parse_addresses(self.controller_addr):
             raise BadConfig("controllerAddr", "", "all controllers, such as 127.0.0.1:9878;127.0.0.1:9868;127.0.0.1:9858")
+        if self.controller_heart_beat_timeout_mills <= (interval := self.broker_heartbeat_interval):
+            raise BadConfig(
+                "controllerHeartBeatTimeoutMills",
+                str(self.controller_heart_beat_timeout_mills),
+                f"more than brokerHeartbeatInterval, which is {interval}: it would count as dead between two heartbeats",
+            )
 
     def _check_dledger(self) -> None:
         if self.broker_role == SLAVE or self.broker_id != MASTER_ID:

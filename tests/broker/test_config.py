@@ -6,6 +6,7 @@ import pytest
 
 from ledgermq.broker.config import BrokerConfig, config_of, read_broker_conf
 from ledgermq.broker.errors import BadConfig
+from ledgermq.ha.controller.protocol import HEARTBEAT_TIMEOUT_MILLIS_MAX
 from ledgermq.testing.logs import capture_logs
 from ledgermq.world.network import Address
 
@@ -60,9 +61,29 @@ def test_two_ways_to_elect_a_master_are_refused() -> None:
         config_of({"enableControllerMode": "true", "enableDLegerCommitLog": "true", "controllerAddr": "10.0.0.1:9878"})
 
 
-def test_controller_mode_without_a_controller_is_refused() -> None:
+@pytest.mark.parametrize("entries", [{}, {"controllerAddr": " ; "}])
+def test_controller_mode_without_a_controller_is_refused(entries: dict[str, str]) -> None:
     with pytest.raises(BadConfig, match="controllerAddr must be all controllers"):
-        config_of({"enableControllerMode": "true"})
+        config_of({"enableControllerMode": "true", **entries})
+
+
+@pytest.mark.parametrize(
+    ("entries", "allowed"),
+    [
+        ({"brokerHeartbeatInterval": "1000"}, "more than brokerHeartbeatInterval, which is 1000"),
+        ({"controllerHeartBeatTimeoutMills": "200"}, "more than brokerHeartbeatInterval, which is 200"),
+        ({"controllerHeartBeatTimeoutMills": str(HEARTBEAT_TIMEOUT_MILLIS_MAX + 1)}, "a number from 1 to 600000"),
+    ],
+)
+def test_a_master_whose_heartbeats_would_count_too_short_or_be_refused_does_not_start(
+    entries: dict[str, str], allowed: str
+) -> None:
+    """It would be dead between two of them. The file of a broker of RocketMQ may name the first of these keys only."""
+    controlled = {"enableControllerMode": "true", "controllerAddr": "10.0.0.1:9878"}
+    with pytest.raises(BadConfig, match=f"controllerHeartBeatTimeoutMills must be {allowed}"):
+        config_of(controlled | entries)
+
+    config_of(controlled | {"controllerHeartBeatTimeoutMills": str(HEARTBEAT_TIMEOUT_MILLIS_MAX)})
 
 
 @pytest.mark.parametrize("broker_id", ["-1", "0", "3"])
