@@ -40,10 +40,10 @@ ANY_BROKER = -1
 LOWEST_PRIORITY = INT_MAX
 """The default of `electionPriority`: a replica with a lower number is preferred."""
 
-_NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+_NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z"
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARACTERS_MAX, pattern=_NO_CONTROLS)]
 """The name of a cluster, a broker or a controller."""
-Address = Annotated[str, msgspec.Meta(min_length=3, max_length=ADDRESS_CHARACTERS_MAX, pattern=r"^[!#-\[\]-~]+:[0-9]{1,5}$")]
+Address = Annotated[str, msgspec.Meta(min_length=3, max_length=ADDRESS_CHARACTERS_MAX, pattern=r"^[!#-\[\]-~]+:[0-9]{1,5}\Z")]
 """`host:port`, in characters that take one byte each in JSON."""
 BrokerId = Annotated[int, msgspec.Meta(ge=0, le=LONG_MAX)]
 """What the controller gives out, from 1 on; Apache's brokers use 0 for what has none yet."""
@@ -53,7 +53,13 @@ LogEpoch = Annotated[int, msgspec.Meta(ge=-1, le=INT_MAX)]
 LogOffset = Annotated[int, msgspec.Meta(ge=-1, le=LONG_MAX)]
 """A physical offset of a commit log; -1 if the broker does not know it."""
 Priority = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
-CheckCode = Annotated[str, msgspec.Meta(min_length=1, max_length=CHECK_CODE_CHARACTERS_MAX, pattern=_NO_CONTROLS)]
+CheckCode = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=CHECK_CODE_CHARACTERS_MAX,
+        pattern=rf"^[!#-\[\]-~]{{1,{ADDRESS_CHARACTERS_MAX - 6}}}:[0-9]{{1,5}};{_NO_CONTROLS[1:]}",
+    ),
+]
 BrokerIds = Annotated[frozenset[BrokerId], msgspec.Meta(max_length=REPLICAS_MAX)]
 Addresses = Annotated[dict[BrokerId, Address], msgspec.Meta(max_length=REPLICAS_MAX)]
 

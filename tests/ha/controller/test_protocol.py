@@ -219,6 +219,7 @@ def test_fields_that_only_some_versions_send_are_ignored() -> None:
         ({"brokerName": "", "masterBrokerId": "1", "masterEpoch": "1"}, "brokerName"),
         ({"brokerName": "b" * 256, "masterBrokerId": "1", "masterEpoch": "1"}, "brokerName"),
         ({"brokerName": "b\n1", "masterBrokerId": "1", "masterEpoch": "1"}, "brokerName"),
+        ({"brokerName": "b1\n", "masterBrokerId": "1", "masterEpoch": "1"}, "brokerName"),
         ({"brokerName": "b1", "masterBrokerId": "-1", "masterEpoch": "1"}, "masterBrokerId"),
         ({"brokerName": "b1", "masterBrokerId": str(LONG_MAX + 1), "masterEpoch": "1"}, "masterBrokerId"),
         ({"brokerName": "b1", "masterBrokerId": "1", "masterEpoch": str(INT_MAX + 1)}, "masterEpoch"),
@@ -234,12 +235,20 @@ def test_a_field_that_is_absent_or_beyond_its_bound_is_refused_by_name(ext: dict
     assert len(refused.value.remark) < 300
 
 
-@pytest.mark.parametrize(
-    "address", ["", "b1", "host:", "ho st:1", ":1\n", "h" * 300 + ":1", "host:123456", "h\N{SNOWMAN}:1", 'h"\\:1']
-)
+NO_ADDRESSES = ["", "b1", "host:", "ho st:1", ":1", "host:1\n", "h" * 300 + ":1", "host:123456", "h\N{SNOWMAN}:1", 'h"\\:1']
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
 def test_an_address_is_a_host_and_a_port(address: str) -> None:
     with pytest.raises(RequestRefused, match="brokerAddress"):
         RegisterBrokerRequest.of(request(C1B1 | {"brokerId": "1", "brokerAddress": address}))
+
+
+@pytest.mark.parametrize("code", [*(f"{address};1" for address in NO_ADDRESSES), "host:1", "host:1;\n", "host:1;" + "1" * 600])
+def test_a_check_code_begins_with_an_address(code: str) -> None:
+    """It is the replica's until another one is registered. No answer that has another text in its place can be read."""
+    with pytest.raises(RequestRefused, match="registerCheckCode"):
+        ApplyBrokerIdRequest.of(request(C1B1 | {"appliedBrokerId": "1", "registerCheckCode": code}))
 
 
 @pytest.mark.parametrize("millis", [0, HEARTBEAT_TIMEOUT_MILLIS_MAX + 1])
