@@ -128,10 +128,15 @@ class InSyncAcknowledgements(Acknowledgements):
                 self.limit_readable(reached)
         answered = self.confirmed
         if not self.all_acknowledge and required:
-            copies = min(self.replicas, len(required) + 1)
-            answered = sorted(held, reverse=True)[copies - 2] if copies > 1 else self.log_end()
+            answered = min(self._copied(required), self._copied(self.members - {self.own_id}))
         if len(self.members) >= self.members_min:
             self._pending.reach(max(answered, self.confirmed))
+
+    def _copied(self, others: frozenset[int]) -> int:
+        """Up to where there are as many copies at these replicas as a put needs, or all of them if they are fewer."""
+        copies = min(self.replicas, len(others) + 1)
+        held = sorted((self._held.get(broker_id, -1) for broker_id in others), reverse=True)
+        return held[copies - 2] if copies > 1 else self.log_end()
 
     def _is_acknowledged(self, end: int) -> bool:
         return super()._is_acknowledged(end) and len(self.members) >= self.members_min

@@ -242,6 +242,21 @@ def test_fewer_copies_may_answer_if_the_operator_says_so_and_still_show_nothing(
     assert log.limit == 1000
 
 
+def test_a_replica_that_the_controller_has_not_taken_in_is_none_of_the_copies_that_answer() -> None:
+    """It cannot be elected, and the member that can may lack the message."""
+    log = Log()
+    acks = log.books(MASTER, B, all_acknowledge=False, replicas=2)
+    acks.hold(B, 1000)
+    acks.hold(C, 1000)
+
+    log.put(acks)
+    acks.hold(C, 1100)
+    assert log.answers == []
+
+    acks.hold(B, 1100)
+    assert log.answers == [PutStatus.PUT_OK]
+
+
 class Group(RuleBasedStateMachine):
     """A master, three replicas, and a controller whose answers may be late or lost."""
 
