@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from typing import ClassVar
 
@@ -19,7 +20,10 @@ import trio
 
 from ledgermq.broker.broker import Broker
 from ledgermq.ha.controller.config import ControllerConfig
+from ledgermq.ha.controller.decisions import Decision, Situation, decide_cleaning, decide_election
+from ledgermq.ha.controller.protocol import CleanBrokerDataRequest, ElectMasterRequest
 from ledgermq.ha.controller.server import Controller, open_controller
+from ledgermq.remoting.errors import RequestRefused
 from ledgermq.testing.checkers import DLEDGER_CHECKERS
 from ledgermq.testing.embedded import broker_configs
 from ledgermq.testing.history import End, History
@@ -27,7 +31,7 @@ from ledgermq.testing.sim.disk import DiskBackup
 from ledgermq.world.address import Address
 
 from ..outcome import Outcome
-from .elected_draw import ENDS, MUTE, RESTORES, Blow, ElectedDraw
+from .elected_draw import ENDS, MUTE, ORDERS, RESTORES, Blow, ElectedDraw
 from .nodes import NodesRun, fabric_of, simulate
 from .operations import refused_from, stop_and_cut
 from .scene import BROKER_PORT, Node, Process, difference, tables_of
@@ -204,6 +208,8 @@ class ElectedRun(NodesRun[ElectedDraw]):
                 await self._end_masters(nursery, blow)
             elif blow.kind in RESTORES:
                 await self._restore(nursery, blow)
+            elif blow.kind in ORDERS:
+                await self._order(blow.kind)
             elif blow.kind in ENDS:
                 await self._end_some(nursery, self._victims(blow.kind), blow.end, blow.seconds)
             else:
@@ -341,6 +347,25 @@ class ElectedRun(NodesRun[ElectedDraw]):
                 node.machine.disk.faults.calm()
                 await nursery.start(node.process.run)
                 await trio.sleep(blow.seconds)
+
+    async def _order(self, order: str) -> None:
+        """Do what an administrator may: name the next master, or have a replica forgotten, not the only one in sync."""
+        leading = self.group.leading_controller
+        if leading is None or leading.server is None or (one := leading.server.node.state.sets.get(NAME)) is None:
+            return
+        replica = self.rng.choice([broker_id for broker_id in sorted(one.replicas) if one.in_sync - {broker_id}] or [0])
+        elected = ElectMasterRequest(broker_name=NAME, broker_id=replica, designate_elect=True)
+        forgotten = CleanBrokerDataRequest(
+            broker_name=NAME, broker_controller_ids_to_clean=str(replica), is_clean_living_broker=True
+        )
+
+        def judge(situation: Situation) -> Decision:
+            return decide_election(elected, situation) if order == "elect" else decide_cleaning(forgotten, situation)
+
+        with suppress(RequestRefused):
+            await leading.server.node.decide(judge)
+            self.blows[f"{order}_carried_out"] += 1
+            self.scene.note(f"replica {replica}: {order}")
 
     async def _disturb(self, blow: str, seconds: float) -> None:
         """Inject a fault that ends no process, for a while."""

@@ -41,6 +41,8 @@ CONTROLLER_BLOWS = ("slow controller", "leading controller's sync fails", "leadi
 """Kinds of faults in a further life of some seeds."""
 RESTORES = ("restore", "restore master")
 """Kinds of faults in which a node comes back with an older copy of its disk, in a further life of some seeds."""
+ORDERS = ("elect", "forget")
+"""What administrators ask of controllers in further lives of some seeds: another master, or to forget a replica."""
 FURTHER_SALT = 0xC6DC
 """Most seeds draw nothing further, and so find what they found before it was drawn."""
 
@@ -50,7 +52,7 @@ class Blow:
     """One fault of the group, at the end of a life."""
 
     kind: str
-    """One of `BLOWS`, `CONTROLLER_BLOWS` and `RESTORES`, or `MUTE`."""
+    """One of `BLOWS`, `CONTROLLER_BLOWS`, `RESTORES` and `ORDERS`, or `MUTE`."""
     end: End = End.KILL
     """How nodes end, if the fault ends nodes."""
     seconds: float = 1.0
@@ -132,7 +134,12 @@ class ElectedDraw(NodesDraw):
             autoswitch=rng.random() < 0.15,
             blows=(*self.blows, *(Blow.of(rng, RESTORES) for _ in range(rng.random() < 0.15))),
             failures=(*self.failures, *(Blow.of(rng, RESTORES) for _ in range(rng.random() < 0.1))),
-        )
+        ).with_orders(rng)
+
+    def with_orders(self, rng: random.Random) -> ElectedDraw:
+        """The same draw with orders of administrators, which were drawn last."""
+        orders = (Blow.of(rng, ORDERS) for _ in range(rng.choice((0, 0, 0, 0, 0, 1, 3))))
+        return attrs.evolve(self, blows=(*self.blows, *orders))
 
     @property
     def may_lose(self) -> bool:

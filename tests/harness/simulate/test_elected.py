@@ -87,6 +87,20 @@ def test_a_replica_may_lose_what_it_acknowledged_until_its_stop_was_complete_and
     assert simulate_elected(1, mend).violations == []
 
 
+def test_replicas_that_an_administrator_elects_or_forgets_lose_nothing_and_come_back() -> None:
+    """A master that is forgotten gets another id, and follows who was elected instead."""
+
+    def mend(draw: ElectedDraw) -> ElectedDraw:
+        orders = (Blow("forget"), Blow("elect"), Blow("forget"), Blow("elect"), Blow("forget"))
+        return attrs.evolve(draw, workloads=("plain", "pulls"), blows=orders, failures=(), restarts=False, life_seconds=1.0)
+
+    outcome = simulate_elected(4, mend)
+
+    assert outcome.violations == []
+    assert outcome.counts["forget_carried_out"] == 3
+    assert outcome.counts["losses_allowed"] == 0
+
+
 @pytest.mark.slow
 def test_brokers_that_speak_rocketmqs_frames_to_each_other_lose_nothing() -> None:
     def mend(draw: ElectedDraw) -> ElectedDraw:
