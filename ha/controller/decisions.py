@@ -283,6 +283,7 @@ def decide_registration(request: RegisterBrokerRequest, situation: Situation) ->
     | stopped in order before | no | yes, and it takes part |
     | may have lost messages; another member lives | yes | yes, without it |
     | may have lost messages; all other members are dead | no | yes, and it takes part |
+    | may have lost messages, and is not in the set | the set gets a new epoch | no |
 
     One whose log ends before where it was last heard to end may have lost messages, however it stopped: its disk was replaced
     by a copy that was made after an earlier stop in order.
@@ -306,7 +307,7 @@ def decide_registration(request: RegisterBrokerRequest, situation: Situation) ->
     events: list[Change] = []
     if replica.address != request.broker_address:
         events.append(AddressChanged(name=old.name, broker_id=request.broker_id, address=request.broker_address))
-    if request.max_offset is not None and request.broker_id in old.in_sync:
+    if request.max_offset is not None and old.in_sync:
         events += _after_restart(old, request.broker_id, situation, lossy=shorter or not request.clean_stop)
     new = old
     for event in events:
@@ -325,7 +326,12 @@ def decide_registration(request: RegisterBrokerRequest, situation: Situation) ->
 
 
 def _after_restart(one: BrokerSet, me: int, situation: Situation, *, lossy: bool) -> Iterable[Change]:
-    """What follows from the new process of a member of the set, which may have lost messages."""
+    """What follows from the new process of a replica, which may have lost messages."""
+    if me not in one.in_sync:
+        if not lossy:
+            return []
+        # The master may have asked to take it in while it had everything, and that request may still be under way.
+        return [SetAltered(name=one.name, in_sync=one.in_sync, in_sync_epoch=_next_epoch(one, one.in_sync_epoch))]
     others = [member for member in one.in_sync if member != me]
     leaves = False
     if lossy:

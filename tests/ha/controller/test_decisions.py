@@ -345,6 +345,18 @@ def test_a_master_that_crashed_is_replaced_by_another_member() -> None:
     assert (cluster.set.master_id, cluster.set.master_epoch, cluster.set.in_sync) == (2, 2, {2})
 
 
+def test_no_request_from_before_a_crash_takes_the_replica_in_that_crashed() -> None:
+    """The master may have sent it when the replica had everything, and a network may deliver it late."""
+    cluster = serving(1)
+    before = cluster.set.in_sync_epoch
+
+    cluster.register(2, max_offset=50, epoch=1)
+
+    with refused(ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH):
+        cluster.alter(1, 2, set_epoch=before)
+    assert (cluster.set.master_epoch, cluster.set.in_sync) == (1, {1})
+
+
 def test_the_last_member_stays_although_it_crashed() -> None:
     """Nobody has more than it; as master it begins a new epoch."""
     cluster = serving(1, 2)
