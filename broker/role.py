@@ -19,8 +19,6 @@ from ..world.events import get_logger
 
 log = get_logger(__name__)
 
-MASTER_ID = 0
-
 
 class Role(Enum):
     """What a broker does for its group."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ..ha.controller.config import ControllerConfig, read_controller_conf
-from ..ha.controller.errors import BadControllerConfig, ControllerError
+from ..ha.controller.errors import BadControllerConfig
 from ..ha.controller.server import Controller, open_controller
 from ..ha.errors import HaError
 from ..remoting.errors import BadTlsSetting
@@ -55,7 +55,7 @@ def command(
     serve(
         open_controller(config, real_world()),
         announce,
-        ControllerError,
+        BadControllerConfig,
         HaError,
         StoreError,
         BadTlsSetting,
@@ -79,7 +79,7 @@ def controller_config(
         known = with_secrets(dict(entries), BadControllerConfig)
         known.pop("haSecretFile", None)
         return read_controller_conf(write_properties(known), base, embedded=embedded).with_entries(given)
-    except ControllerError as error:
+    except BadControllerConfig as error:
         raise click.UsageError(f"{file}: {error}" if file is not None else str(error)) from error
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ..ha.controller.config import EMBEDDED, KEYS, ControllerConfig
-from ..ha.controller.errors import ControllerError
+from ..ha.controller.errors import BadControllerConfig
 from ..ha.controller.server import open_controller
 from ..ha.errors import HaError
 from ..message.errors import JsonError
@@ -56,7 +56,7 @@ def command(
         JsonError,
         BadNamesrvConfig,
         BadTlsSetting,
-        ControllerError,
+        BadControllerConfig,
         HaError,
         StoreError,
         port_options="--port",

@@ -22,10 +22,6 @@ NEAR_BYTES = 1024 * 1024
 """A replica that is at most this far behind is waited for, so that it catches up under a steady stream of puts too."""
 
 
-def _unlimited(_limit: int | None) -> None:
-    """Nobody reads yet."""
-
-
 @attrs.frozen
 class Proposal:
     """A change of the set that the controller is to confirm."""
@@ -48,7 +44,7 @@ class InSyncAcknowledgements(Acknowledgements):
     log_end: Callable[[], int]
     confirmed: int = 0
     """What was confirmed before this node became master, at first: consumers may have seen it."""
-    limit_readable: Callable[[int | None], None] = _unlimited
+    limit_readable: Callable[[int | None], None] = lambda _: None
     """Lets consumers see what is before a physical offset; None lets them see everything."""
     lag_seconds_max: float = 2.0
     """A member that has not reached for so long what the log was then is to leave (haMaxTimeSlaveNotCatchup)."""

@@ -1,9 +1,8 @@
 """Errors of the controller.
 
 HaError
-└── CorruptEvents         an entry of the log is no decision of a controller: the node stops
-ControllerError
-└── BadControllerConfig   a configuration holds a value with which no controller can run; nothing was started or changed
+└── CorruptEvents     an entry of the log is no decision of a controller: the node stops
+BadControllerConfig   a configuration holds a value with which no controller can run; nothing was started or changed
 
 A refused request is answered by raising `remoting.errors.RequestRefused`.
 """
@@ -23,11 +22,7 @@ class CorruptEvents(HaError):
         )
 
 
-class ControllerError(Exception):
-    """Base of all others."""
-
-
-class BadControllerConfig(ControllerError):
+class BadControllerConfig(Exception):
     """The value of `key` is not `allowed`."""
 
     def __init__(self, key: str, value: str, allowed: str) -> None:
