@@ -17,8 +17,9 @@ from ..ha.classic.settings import BARE
 from ..ha.controller.identity import Identity, IdentityFiles
 from ..ha.controller.node import ElectedNode
 from ..ha.controller.protocol import EpochEntry, EpochEntryCache
-from ..ha.controller.session import ControllerSession, Decision, LogState, SessionSettings
+from ..ha.controller.session import ControllerSession, ElectedMaster, LogState, SessionSettings
 from ..ha.errors import HaError
+from ..message.numbers import LONG_MAX
 from ..message.units import MASTER_ID
 from ..remoting.channel import connected
 from ..remoting.codes import RequestCode, ResponseCode
@@ -52,8 +53,8 @@ class ControllerReplication(ClassicReplication[ElectedNode]):
     """The replication of a broker whose role a controller gives."""
 
     session: ControllerSession
-    _wanted: Decision | None = None
-    """The last decision for which the role had to change."""
+    _wanted: ElectedMaster | None = None
+    """The last one for which the role had to change."""
 
     @property
     def decides(self) -> AnswerPolicy:
@@ -62,7 +63,7 @@ class ControllerReplication(ClassicReplication[ElectedNode]):
 
     async def _begin(self) -> None:
         self.session.on_identity = self._identified
-        self.session.on_decision = self._decided
+        self.session.on_elected = self._elected
         await self.role.change(Role.CANDIDATE, self.node.own_id, "no controller has been asked yet", master="")
         self._nursery.start_soon(keep_running, "conversation with the controller", self.session.run)
 
@@ -70,71 +71,69 @@ class ControllerReplication(ClassicReplication[ElectedNode]):
         if broker_id != self.node.own_id:
             self.node.own_id, self._wanted = broker_id, None  # a role that was taken with another id is taken again
 
-    def _decided(self, decision: Decision) -> None:
+    def _elected(self, elected: ElectedMaster) -> None:
         """Take over the set, or change the role if the controller has elected again."""
         node = self.node
-        node.members, node.set_epoch = decision.members, decision.set_epoch
-        if self._wanted is not None and decision.role == self._wanted.role:
+        node.members, node.set_epoch = elected.members, elected.set_epoch
+        if self._wanted is not None and elected.role == self._wanted.role:
             if node.in_sync is not None:
-                node.in_sync.confirm(decision.members, decision.set_epoch)
+                node.in_sync.confirm(elected.members, elected.set_epoch)
             return
-        self._wanted = decision
-        self._nursery.start_soon(self._take_role, decision)
+        self._wanted = elected
+        self._nursery.start_soon(self._take_role, elected)
 
-    async def _take_role(self, decision: Decision) -> None:
+    async def _take_role(self, elected: ElectedMaster) -> None:
         """Change to the role that the controller gives; a failed change is tried again until it gives another one."""
-        role, own_id, epoch = self.role, self.node.own_id, decision.epoch
-        own = decision.master_id == own_id
-        elected = own and decision.master_address == self.session.settings.address
-        master = (
-            f"another broker with the id {own_id}, at {decision.master_address}," if own else f"broker {decision.master_id}"
-        )
-        while self._wanted is decision:
+        role, own_id, epoch = self.role, self.node.own_id, elected.epoch
+        own = elected.master_id == own_id
+        leads = own and elected.master_address == self.session.settings.address
+        master = f"another broker with the id {own_id}, at {elected.master_address}," if own else f"broker {elected.master_id}"
+        while self._wanted is elected:
             try:
-                if decision.master_id is None:
+                if elected.master_id is None:
                     await role.change(Role.CANDIDATE, own_id, "the controller does not know it", master="")
-                elif elected:
+                elif leads:
                     await role.change(Role.MASTER, MASTER_ID, f"elected for epoch {epoch}", synchronous=True, term=epoch)
                 else:
                     reason = f"{master} is master of epoch {epoch}"
-                    await role.change(Role.FOLLOWER, own_id, reason, term=epoch, master=decision.master_address)
-                    await self._find_master(decision)
+                    await role.change(Role.FOLLOWER, own_id, reason, term=epoch, master=elected.master_address)
+                    await self._find_master(elected)
             except (OSError, StoreError, HaError) as error:
                 log.warning("elected_role_not_taken", term=epoch, reason=str(error))
-                if elected:  # until another replica leads, nothing is stored
+                if leads:  # until another replica leads, nothing is stored
                     await self.session.hand_over()
                 await trio.sleep(RETRY_SECONDS)
             else:
                 return
 
-    async def _find_master(self, decision: Decision) -> None:
+    async def _find_master(self, elected: ElectedMaster) -> None:
         """Ask the master where it serves its slaves, until it answers or another one is elected."""
-        while self._wanted is decision:
+        while self._wanted is elected:
             try:
                 with trio.move_on_after(ASK_MASTER_SECONDS):
-                    address, credentials = Address.parse(decision.master_address), self.config.node_credentials
+                    address, credentials = Address.parse(elected.master_address), self.config.node_credentials
                     async with connected(address, network=self.network, credentials=credentials) as channel:
                         answer = await channel.call(RemotingCommand(RequestCode.EXCHANGE_BROKER_HA_INFO), ASK_MASTER_SECONDS)
                     if answer.code == ResponseCode.SUCCESS and (found := answer.ext.get("masterHaAddress")):
-                        if self._wanted is decision:
+                        if self._wanted is elected:
                             self.node.set_master(Address.parse(found))
                         return
             except (RemotingError, ValueError) as error:
-                log.debug("master_not_asked", master=decision.master_address, reason=str(error))
+                log.debug("master_not_asked", master=elected.master_address, reason=str(error))
             await trio.sleep(ASK_MASTER_PAUSE_SECONDS)
 
     def status(self) -> dict[str, Any]:
         """As of a classic broker, with what the controller has said."""
-        decision, session, node = self.session.decision, self.session, self.node
+        elected, session, node = self.session.elected, self.session, self.node
         in_sync = node.in_sync
         return super().status() | {
             "controller": {
                 "brokerId": node.own_id,
                 "controllerAddress": str(session.controller) if session.controller is not None else None,
                 "trouble": session.trouble if session.controller is None else None,
-                "masterId": decision.master_id if decision is not None else None,
-                "masterAddress": decision.master_address if decision is not None else None,
-                "masterEpoch": decision.epoch if decision is not None else None,
+                "masterId": elected.master_id if elected is not None else None,
+                "masterAddress": elected.master_address if elected is not None else None,
+                "masterEpoch": elected.epoch if elected is not None else None,
                 "syncStateSet": sorted(in_sync.members if in_sync is not None else node.members),
                 "syncStateSetEpoch": in_sync.set_epoch if in_sync is not None else node.set_epoch,
                 "waitsFor": sorted(in_sync.required) if in_sync is not None else [],
@@ -175,7 +174,7 @@ class ControllerRequests:
             broker_id=self.node.own_id,
             epoch_list=[
                 EpochEntry(epoch=entry.number, start_offset=entry.start, end_offset=end)
-                for entry, end in zip(entries, [*starts[1:], (1 << 63) - 1], strict=False)
+                for entry, end in zip(entries, [*starts[1:], LONG_MAX], strict=False)
             ],
             max_offset=self.store.log.max_offset,
         )

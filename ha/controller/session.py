@@ -1,6 +1,6 @@
 """The conversation of a broker with the controller: its id and registration, its heartbeats, who is master, who is in sync.
 
-One connection to the controller that leads is kept. Whatever the controller says of masters goes to `on_decision`; whatever
+One connection to the controller that leads is kept. Whatever the controller says of masters goes to `on_elected`; whatever
 changes in the set of replicas is proposed to it. A broker without a controller keeps the role that it has.
 """
 
@@ -91,8 +91,8 @@ class LogState:
 
 
 @attrs.frozen
-class Decision:
-    """Who is the master, by the controller."""
+class ElectedMaster:
+    """The master that the controller has elected, and the replicas that are in sync with it."""
 
     master_id: int | None
     """None if the controller does not know this broker."""
@@ -108,7 +108,7 @@ class Decision:
         return self.epoch, self.master_id, self.master_address
 
 
-_UNKNOWN = Decision(None, "", 0, frozenset(), 0)
+_UNKNOWN = ElectedMaster(None, "", 0, frozenset(), 0)
 """That this broker has no role, because the controller does not know it."""
 
 
@@ -155,10 +155,10 @@ class ControllerSession:
     """The set of replicas while this broker is master and others can join; else None."""
     on_identity: Callable[[int], None] = lambda _: None
     """Called with the broker id once the controller has confirmed it."""
-    on_decision: Callable[[Decision], None] = lambda _: None
-    """Called with each decision; it must do no I/O."""
-    decision: Decision | None = None
-    """The last decision."""
+    on_elected: Callable[[ElectedMaster], None] = lambda _: None
+    """Called with the master and its set whenever the controller has named them; it must do no I/O."""
+    elected: ElectedMaster | None = None
+    """The last ones."""
     controller: Address | None = None
     """The controller with which the broker speaks; None while there is none."""
     trouble: str = "no controller has been asked yet"
@@ -179,13 +179,13 @@ class ControllerSession:
 
     async def hand_over(self) -> None:
         """Ask for the election of another member of the set, if there is one and a controller answers."""
-        in_sync, decision, channel = self.in_sync(), self.decision, self._channel
+        in_sync, elected, channel = self.in_sync(), self.elected, self._channel
         if channel is None:
             return
         if in_sync is not None:
             others = in_sync.successors
         else:
-            others = sorted(decision.members - {decision.master_id}) if decision is not None else []
+            others = sorted(elected.members - {elected.master_id}) if elected is not None else []
         with suppress(RemotingError):
             for replica in others:
                 request = ElectMasterRequest(
@@ -253,7 +253,7 @@ class ControllerSession:
 
     async def _converse(self, channel: Channel) -> None:
         if self.identity is None or self.identity.check_code:
-            await self._apply(channel)
+            await self._get_id(channel)
         if not self._registered:
             await self._register(channel)
         async with trio.open_nursery() as nursery:
@@ -283,7 +283,7 @@ class ControllerSession:
             raise _Refused(answer)
         return answer
 
-    async def _apply(self, channel: Channel) -> None:
+    async def _get_id(self, channel: Channel) -> None:
         """Get an id, in steps that may be interrupted anywhere: the check code says that it is the same broker that asks."""
         cluster, name = self.settings.cluster, self.settings.broker_name
         identity = self.identity
@@ -339,21 +339,21 @@ class ControllerSession:
         if answer.code != ResponseCode.SUCCESS:
             self._give_up_role()
             self.identity = self._application(self.identity.broker_id)
-            await self._apply(channel)
+            await self._get_id(channel)
             answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, request)
         with suppress(OSError):  # then it registers once more as after a crash
             await self.workers.run(self.files.forget_crash)
         self._registered = self.clean_stop = True  # if it has to register again, no crash is between
-        self._decide(answer)
+        self._learn(answer)
 
     def _give_up_role(self) -> None:
         """Be neither master nor follower until a controller that knows this broker says who is master, in whatever epoch.
 
         Another broker may have its identity now, or the controller may have forgotten which epochs it has given.
         """
-        if self.decision is not None:
-            self.decision = None
-            self.on_decision(_UNKNOWN)
+        if self.elected is not None:
+            self.elected = None
+            self.on_elected(_UNKNOWN)
 
     async def _beat(self, channel: Channel) -> NoReturn:
         settings = self.settings
@@ -377,7 +377,7 @@ class ControllerSession:
                 self._give_up_role()
             if answer.code != ResponseCode.SUCCESS:
                 raise _Refused(answer)
-            newest, known = Mastership.of(answer), self.decision
+            newest, known = Mastership.of(answer), self.elected
             if known is not None and (newest.master_epoch or 0, newest.sync_state_set_epoch or 0) > (
                 known.epoch,
                 known.set_epoch,
@@ -393,12 +393,12 @@ class ControllerSession:
             answer = await self._call(channel, RequestCode.CONTROLLER_GET_REPLICA_INFO, request, one_of=_UNKNOWN_HERE)
             if answer.code != ResponseCode.SUCCESS:
                 await self._register(channel)
-            elif self._decide(answer) is None:
-                await self._stand(channel)
+            elif not self._learn(answer):
+                await self._ask_for_election(channel)
             with trio.move_on_after(self.settings.poll_seconds):
                 await self._look.wait()
 
-    async def _stand(self, channel: Channel) -> None:
+    async def _ask_for_election(self, channel: Channel) -> None:
         """Ask for an election, because there is no master."""
         assert self.identity is not None
         request = ElectMasterRequest(
@@ -409,24 +409,24 @@ class ControllerSession:
         if answer.code == ResponseCode.SUCCESS:
             self.look_now()
 
-    def _decide(self, answer: RemotingCommand) -> Decision | None:
-        """Take what an answer says of the master; returns the decision, or None if there is no master."""
+    def _learn(self, answer: RemotingCommand) -> bool:
+        """Take over the master and the set that an answer names, unless newer ones are known; return whether it names any."""
         mastership = Mastership.of(answer)
         if mastership.master_broker_id is None or not mastership.master_address or mastership.master_epoch is None:
-            return None
+            return False
         replicas = SyncStateSet.of(answer.body)
-        decision = Decision(
+        elected = ElectedMaster(
             mastership.master_broker_id,
             mastership.master_address,
             mastership.master_epoch,
             replicas.sync_state_set,
             replicas.sync_state_set_epoch,
         )
-        known = self.decision
-        if known is None or (decision.epoch, decision.set_epoch) >= (known.epoch, known.set_epoch):
-            self.decision = decision
-            self.on_decision(decision)
-        return decision
+        known = self.elected
+        if known is None or (elected.epoch, elected.set_epoch) >= (known.epoch, known.set_epoch):
+            self.elected = elected
+            self.on_elected(elected)
+        return True
 
     async def _keep_set(self, channel: Channel) -> NoReturn:
         """Propose to the controller whatever changes in the set, while this broker is master."""
@@ -435,13 +435,13 @@ class ControllerSession:
         pauses = _Pauses(self.randomness)
         while True:
             await trio.sleep(SET_SECONDS)
-            in_sync, decision, now = self.in_sync(), self.decision, self.clock.monotonic()
-            if in_sync is None or decision is None:
+            in_sync, elected, now = self.in_sync(), self.elected, self.clock.monotonic()
+            if in_sync is None or elected is None:
                 continue
             if (proposal := in_sync.proposal(now, [one for one, again_at in refused.items() if now < again_at])) is None:
                 continue
             request = AlterSyncStateSetRequest(
-                broker_name=self.settings.broker_name, master_broker_id=in_sync.own_id, master_epoch=decision.epoch
+                broker_name=self.settings.broker_name, master_broker_id=in_sync.own_id, master_epoch=elected.epoch
             )
             body = SyncStateSet(sync_state_set=proposal.members, sync_state_set_epoch=proposal.epoch).body()
             code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET

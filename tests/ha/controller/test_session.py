@@ -11,7 +11,7 @@ import trio
 
 from ledgermq.ha.classic.in_sync import InSyncAcknowledgements
 from ledgermq.ha.controller.identity import IdentityFiles
-from ledgermq.ha.controller.session import PAUSE_SECONDS_MAX, ControllerSession, Decision, LogState, SessionSettings
+from ledgermq.ha.controller.session import PAUSE_SECONDS_MAX, ControllerSession, ElectedMaster, LogState, SessionSettings
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.testing.sim.world import sim_machines
 from ledgermq.world.address import Address
@@ -32,7 +32,7 @@ async def until(condition: Callable[[], object]) -> None:
             await trio.sleep(0.01)
 
 
-def session_in(world: World, decisions: list[Decision], acks: InSyncAcknowledgements | None = None) -> ControllerSession:
+def session_in(world: World, elections: list[ElectedMaster], acks: InSyncAcknowledgements | None = None) -> ControllerSession:
     files = IdentityFiles(world.disk, "store")
     return ControllerSession(
         settings=SessionSettings(
@@ -54,7 +54,7 @@ def session_in(world: World, decisions: list[Decision], acks: InSyncAcknowledgem
         clean_stop=True,
         log_state=lambda: LogState(1000, 3, 900),
         in_sync=lambda: acks,
-        on_decision=decisions.append,
+        on_elected=elections.append,
     )
 
 
@@ -125,19 +125,19 @@ async def test_a_broker_that_the_controller_has_forgotten_applies_for_its_id_aga
         assert [registration.clean_stop for registration in one.registrations] == [False, True], "no crash is between them"
 
 
-async def test_an_older_decision_than_the_known_one_is_ignored() -> None:
+async def test_an_older_election_than_the_known_one_is_ignored() -> None:
     """A controller that was cut off may answer late."""
-    decisions: list[Decision] = []
+    elections: list[ElectedMaster] = []
     async with both() as (one, _, world):
         one.addresses[4], one.epoch = "10.0.0.8:10911", 6
         one.elect(4)
-        async with running(session_in(world, decisions)):
-            await until(lambda: decisions)
+        async with running(session_in(world, elections)):
+            await until(lambda: elections)
             one.epoch = 2
             one.elect(4)
             await trio.sleep(3)
 
-        assert {decision.epoch for decision in decisions} == {7}
+        assert {elected.epoch for elected in elections} == {7}
 
 
 def acknowledgements(*members: int) -> InSyncAcknowledgements:
@@ -147,13 +147,13 @@ def acknowledgements(*members: int) -> InSyncAcknowledgements:
 
 async def test_a_decision_that_takes_as_long_as_a_controller_allows_is_waited_for() -> None:
     """Otherwise a repeated registration would begin another mastership, and no broker would get a role."""
-    decisions: list[Decision] = []
+    elections: list[ElectedMaster] = []
     async with both() as (one, _, world):
         one.addresses[4] = "10.0.0.8:10911"
         one.elect(4)
         one.decision_seconds = 2.9
-        async with running(session_in(world, decisions)):
-            await until(lambda: decisions)
+        async with running(session_in(world, elections)):
+            await until(lambda: elections)
 
         assert len(one.times_of(RequestCode.CONTROLLER_REGISTER_BROKER)) == 1
 
