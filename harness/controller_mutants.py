@@ -38,11 +38,11 @@ def keep_those_who_crashed(_: Any) -> Callable[..., list[Any]]:
 
 
 def _keep_the_epoch(original: Any) -> Callable[..., Any]:
-    def mastership(one: Any, *arguments: Any, **without: Any) -> Any:
+    def election_of(one: Any, *arguments: Any, **without: Any) -> Any:
         event = original(one, *arguments, **without)
         return msgspec.structs.replace(event, master_epoch=max(one.master_epoch, 1))
 
-    return mastership
+    return election_of
 
 
 CONTROLLER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], Outcome]], ...] = (
@@ -50,6 +50,6 @@ CONTROLLER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int]
     ("controller: a fresh leader judges at once", Liveness, "begin", judge_at_once, simulate_controller),
     ("controller: accept a stale set", decisions, "decide_alteration", _accept_a_stale_set, simulate_controller),
     ("controller: keep those who crashed", decisions, "_after_restart", keep_those_who_crashed, simulate_controller),
-    ("controller: keep the epoch", decisions, "mastership", _keep_the_epoch, simulate_controller),
+    ("controller: keep the epoch", decisions, "election_of", _keep_the_epoch, simulate_controller),
 )
 """Name, class or module, attribute, the function that makes the faulty replacement, and the simulator that must find it."""

@@ -63,8 +63,6 @@ from .state import (
 
 SCAN_EVENTS_MAX = 64
 """How many elections one look at all masters decides; the next look follows at once."""
-
-
 FIRST_EPOCH_MAX = INT_MAX // 2
 """The largest epoch of a log that the first election counts on from, so that whoever makes one up leaves enough of them."""
 
@@ -137,7 +135,7 @@ def elect(one: BrokerSet, situation: Situation, *, without: int | None = None) -
     return min(candidates, key=rank, default=None)
 
 
-def mastership(one: BrokerSet, master_id: int, situation: Situation, *, without: int | None = None) -> MasterElected:
+def election_of(one: BrokerSet, master_id: int, situation: Situation, *, without: int | None = None) -> MasterElected:
     """The event with which a replica becomes master."""
     kept = {member for member in one.in_sync if member != without and situation.is_alive(one, member)}
     reached = one.master_epoch
@@ -160,7 +158,7 @@ def look_for_dead_masters(situation: Situation) -> tuple[Change, ...]:
         if not one.first and not situation.has_master(one) and len(events) < SCAN_EVENTS_MAX:
             master = elect(one, situation)
             if master is not None:
-                events.append(mastership(one, master, situation))
+                events.append(election_of(one, master, situation))
     return tuple(events)
 
 
@@ -176,13 +174,14 @@ def decide_election(request: ElectMasterRequest, situation: Situation) -> Decisi
     Raises:
         RequestRefused: nobody may be elected, or not the one who is named. Nothing was changed.
     """
-    one = _registered(situation, request.broker_name, request.cluster_name or None)
+    one = _registered(situation, request.broker_name)
+    _check_cluster(one, request.cluster_name)
     named = request.broker_id
     if named != ANY_BROKER and named not in one.replicas:
         raise _need_to_register(f"{one.name} has no replica {named}")
     if situation.has_master(one) and not (request.designate_elect and named != one.master_id):
         return Decision(
-            _mastership_of(one),
+            one.mastership,
             ElectMasterBody(sync_state_set=one.in_sync, broker_member_group=_members(one)),
             code=ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
             remark=f"{one.name} has the master {one.master_id}; nothing was changed",
@@ -197,11 +196,9 @@ def decide_election(request: ElectMasterRequest, situation: Situation) -> Decisi
             f"no replica of {one.name} may become master: of {_listed(one.in_sync)} in sync none is alive, "
             f"enableElectUncleanMaster is {'on, and no other is alive' if situation.unclean else 'off'}; nothing was changed",
         )
-    event = mastership(one, master, situation)
+    event = election_of(one, master, situation)
     new = changed(one, event)
-    return Decision(
-        _mastership_of(new), ElectMasterBody(sync_state_set=new.in_sync, broker_member_group=_members(new)), (event,)
-    )
+    return Decision(new.mastership, ElectMasterBody(sync_state_set=new.in_sync, broker_member_group=_members(new)), (event,))
 
 
 def _designated(one: BrokerSet, named: int, situation: Situation) -> int:
@@ -312,17 +309,9 @@ def decide_registration(request: RegisterBrokerRequest, situation: Situation) ->
     new = old
     for event in events:
         new = changed(new, event)
-    header = RegisterBrokerResponse(cluster_name=old.cluster, broker_name=old.name)
-    if situation.has_master(new):
-        header = RegisterBrokerResponse(
-            cluster_name=new.cluster,
-            broker_name=new.name,
-            master_broker_id=new.master_id,
-            master_address=new.master_address,
-            master_epoch=new.master_epoch,
-            sync_state_set_epoch=new.in_sync_epoch,
-        )
-    return Decision(header, _set_of(new), tuple(events))
+    master = msgspec.structs.asdict(new.mastership) if situation.has_master(new) else {}
+    header = RegisterBrokerResponse(cluster_name=new.cluster, broker_name=new.name, **master)
+    return Decision(header, new.sync_state_set, tuple(events))
 
 
 def _after_restart(one: BrokerSet, me: int, situation: Situation, *, lossy: bool) -> Iterable[Change]:
@@ -346,7 +335,7 @@ def _after_restart(one: BrokerSet, me: int, situation: Situation, *, lossy: bool
     if me == one.master_id:
         master = elect(one, situation, without=without)
         if master is not None:
-            return [mastership(one, master, situation, without=without)]
+            return [election_of(one, master, situation, without=without)]
     if leaves:
         epoch = _next_epoch(one, one.in_sync_epoch)
         return [SetAltered(name=one.name, in_sync=one.in_sync - {me}, in_sync_epoch=epoch)]
@@ -397,11 +386,7 @@ def decide_alteration(request: AlterSyncStateSetRequest, body: SyncStateSet, sit
     Raises:
         RequestRefused: the master does not know the newest state, or a member may not be one. Nothing was changed.
     """
-    one = situation.state.sets.get(request.broker_name)
-    if one is None:
-        raise RequestRefused(
-            ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, f"no broker name {request.broker_name} is registered here"
-        )
+    one = _registered(situation, request.broker_name, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED)
     new = body.sync_state_set
     if one.master_id is None or request.master_broker_id != one.master_id:
         raise _fenced(ResponseCode.CONTROLLER_INVALID_MASTER, one, "the master", one.master_id, request.master_broker_id)
@@ -426,7 +411,7 @@ def decide_alteration(request: AlterSyncStateSetRequest, body: SyncStateSet, sit
         )
     event = SetAltered(name=one.name, in_sync=new, in_sync_epoch=_next_epoch(one, one.in_sync_epoch))
     return Decision(
-        AlterSyncStateSetResponse(new_sync_state_set_epoch=event.in_sync_epoch), _set_of(changed(one, event)), (event,)
+        AlterSyncStateSetResponse(new_sync_state_set_epoch=event.in_sync_epoch), changed(one, event).sync_state_set, (event,)
     )
 
 
@@ -436,13 +421,12 @@ def decide_cleaning(request: CleanBrokerDataRequest, situation: Situation) -> De
     Raises:
         RequestRefused: one of them is not there; or is not known to be dead, and that was not asked for. Nothing was changed.
     """
-    one = situation.state.sets.get(request.broker_name)
-    if one is None or not one.replicas:
+    one = _registered(situation, request.broker_name, ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA)
+    if not one.replicas:
         raise RequestRefused(
-            ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, f"no broker name {request.broker_name} is registered here"
+            ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, f"{one.name} has no replica; nothing was changed"
         )
-    if request.cluster_name:
-        _check_cluster(one, request.cluster_name)
+    _check_cluster(one, request.cluster_name)
     named = request.broker_controller_ids_to_clean
     texts = [text.strip() for text in named.split(";") if text.strip()] if named else [*map(str, one.replicas)]
     known = {str(broker_id): broker_id for broker_id in one.replicas}
@@ -472,15 +456,11 @@ def replica_info(request: GetReplicaInfoRequest, situation: Situation) -> Decisi
     Raises:
         RequestRefused: there is no such broker name.
     """
-    one = situation.state.sets.get(request.broker_name)
-    if one is None:
-        raise RequestRefused(
-            ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"no broker name {request.broker_name} is registered here"
-        )
+    one = _registered(situation, request.broker_name, ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST)
     header = Mastership(
         master_broker_id=one.master_id, master_address=one.master_address, master_epoch=one.master_epoch or None
     )
-    return Decision(header, _set_of(one))
+    return Decision(header, one.sync_state_set)
 
 
 def replicas_info(one: BrokerSet, situation: Situation) -> ReplicasInfo:
@@ -507,43 +487,31 @@ def replicas_info(one: BrokerSet, situation: Situation) -> ReplicasInfo:
     )
 
 
-def _mastership_of(one: BrokerSet) -> Mastership:
-    return Mastership(
-        master_broker_id=one.master_id,
-        master_address=one.master_address,
-        master_epoch=one.master_epoch,
-        sync_state_set_epoch=one.in_sync_epoch,
-    )
-
-
-def _set_of(one: BrokerSet) -> SyncStateSet:
-    return SyncStateSet(sync_state_set=one.in_sync, sync_state_set_epoch=one.in_sync_epoch)
-
-
 def _members(one: BrokerSet) -> BrokerMemberGroup:
     addresses = {broker_id: replica.address for broker_id, replica in one.replicas.items()}
     return BrokerMemberGroup(cluster=one.cluster, broker_name=one.name, broker_addrs=addresses)
 
 
-def _registered(situation: Situation, name: str, cluster: str | None) -> BrokerSet:
+def _registered(
+    situation: Situation, name: str, code: ResponseCode = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+) -> BrokerSet:
     one = situation.state.sets.get(name)
     if one is None:
-        raise _need_to_register(f"no broker name {name} is registered here")
-    if cluster is not None:
-        _check_cluster(one, cluster)
+        raise RequestRefused(code, f"no broker name {name} is registered here; nothing was changed")
     return one
 
 
 def _known_replica(request: BrokerHeartbeat | RegisterBrokerRequest, situation: Situation) -> tuple[BrokerSet, int, Replica]:
-    one = _registered(situation, request.broker_name, request.cluster_name)
+    one = _registered(situation, request.broker_name)
+    _check_cluster(one, request.cluster_name)
     broker_id = request.broker_id
     if broker_id is None or (replica := one.replicas.get(broker_id)) is None:
         raise _need_to_register(f"{one.name} has no replica {broker_id}")
     return one, broker_id, replica
 
 
-def _check_cluster(one: BrokerSet, cluster: str) -> None:
-    if one.cluster != cluster:
+def _check_cluster(one: BrokerSet, cluster: str | None) -> None:
+    if cluster and one.cluster != cluster:
         raise RequestRefused(
             ResponseCode.CONTROLLER_INVALID_REQUEST,
             f"the broker name {one.name} belongs to the cluster {one.cluster}, not to {cluster}; nothing was changed",

@@ -15,7 +15,6 @@ from ...remoting.codes import RequestCode
 from ...remoting.command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from ...world.events import get_logger
 from ...world.network import Address, Network
-from .protocol import NotifyRoleChangedRequest, SyncStateSet
 from .state import BrokerSet
 
 log = get_logger(__name__)
@@ -33,15 +32,8 @@ class Notices:
 
     def send(self, one: BrokerSet, recipients: Iterable[int]) -> None:
         """Notify replicas of a broker name, by their ids."""
-        header = NotifyRoleChangedRequest(
-            master_broker_id=one.master_id,
-            master_address=one.master_address,
-            master_epoch=one.master_epoch,
-            sync_state_set_epoch=one.in_sync_epoch,
-        )
-        body = SyncStateSet(sync_state_set=one.in_sync, sync_state_set_epoch=one.in_sync_epoch).body()
-        command = RemotingCommand(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header.ext(), body, flag=ONEWAY_FLAG)
-        frame = encode_frame(command)
+        code, body = RequestCode.NOTIFY_BROKER_ROLE_CHANGED, one.sync_state_set.body()
+        frame = encode_frame(RemotingCommand(code, one.mastership.ext(), body, flag=ONEWAY_FLAG))
         for broker_id in recipients:
             self.nursery.start_soon(self._send, one.name, one.replicas[broker_id].address, frame)
 

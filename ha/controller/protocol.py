@@ -20,13 +20,12 @@ from ...remoting.codes import ResponseCode
 from ...remoting.command import RemotingCommand, wire_fields
 from ...remoting.errors import RequestRefused
 from ...world.logs import shortened
+from ..classic.epochs import EPOCHS_MAX
 
 REPLICAS_MAX = 64
 """How many replicas one broker name may have; an answer lists them all, and each of them costs its master a copy."""
 NAMES_MAX = 1024
 """How many broker names one request may ask for, because one turn of the event loop collects the answer."""
-EPOCHS_MAX = 1000
-"""How many epochs a broker lists in an answer (RocketMQ sends at most this many between replicas, too)."""
 ADDRESS_CHARACTERS_MAX = 300
 """The longest address: a host name, brackets and a port."""
 CHECK_CODE_CHARACTERS_MAX = 600
@@ -105,7 +104,10 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Mastership(Header, frozen=True):
-    """Who is the master of a broker name, as many answers say it; all fields are absent if there is none."""
+    """Who is the master of a broker name, as many answers say it; its id and address are absent if there is none.
+
+    1008 is this, from the controller to a broker, one-way: there is another master, or none. Its body is a `SyncStateSet`.
+    """
 
     master_broker_id: BrokerId | None = None
     master_address: Address | None = None
@@ -247,10 +249,6 @@ class EpochEntryCache(Body, frozen=True):
     broker_id: BrokerId
     epoch_list: Annotated[list[EpochEntry], msgspec.Meta(max_length=EPOCHS_MAX)]
     max_offset: LogOffset
-
-
-class NotifyRoleChangedRequest(Mastership, frozen=True):
-    """1008, from the controller to a broker, one-way: there is another master, or none. The body is a `SyncStateSet`."""
 
 
 class CleanBrokerDataRequest(Header, frozen=True):

@@ -16,7 +16,7 @@ import attrs
 import msgspec
 
 from .errors import CorruptEvents
-from .protocol import ADDRESS_CHARACTERS_MAX
+from .protocol import ADDRESS_CHARACTERS_MAX, Mastership, SyncStateSet
 
 BROKER_NAMES_MAX = 1024
 """How many broker names with replicas a group keeps; a further one is refused. One turn of the event loop looks at them all."""
@@ -63,9 +63,24 @@ class BrokerSet(msgspec.Struct, frozen=True, kw_only=True):
     def master_address(self) -> str | None:
         return self.replicas[self.master_id].address if self.master_id is not None else None
 
+    @property
+    def mastership(self) -> Mastership:
+        """The master and the epochs, as answers and notices say them."""
+        return Mastership(
+            master_broker_id=self.master_id,
+            master_address=self.master_address,
+            master_epoch=self.master_epoch,
+            sync_state_set_epoch=self.in_sync_epoch,
+        )
+
+    @property
+    def sync_state_set(self) -> SyncStateSet:
+        """The set and its epoch, as answers and notices say them."""
+        return SyncStateSet(sync_state_set=self.in_sync, sync_state_set_epoch=self.in_sync_epoch)
+
 
 class IdApplied(msgspec.Struct, frozen=True, kw_only=True, tag="id_applied"):
-    """A replica has got its id; the first one of a broker name begins its set."""
+    """A replica has got its id; the first one of a broker name makes the name known."""
 
     cluster: str
     name: str
@@ -153,7 +168,7 @@ def decode_events(body: bytes | memoryview) -> list[Event]:
 
 
 def changed(old: BrokerSet, event: Change) -> BrokerSet:
-    """What an event makes of the set of its broker name."""
+    """The replicas of a broker name after an event."""
     replace = msgspec.structs.replace
     if isinstance(event, IdApplied):
         replicas = {**old.replicas, event.broker_id: Replica(event.address, event.check_code)}

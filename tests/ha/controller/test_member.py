@@ -11,7 +11,7 @@ from ledgermq.ha.controller import config as controller_config
 from ledgermq.ha.controller import member as controller_member
 from ledgermq.ha.controller.errors import CorruptEvents
 from ledgermq.ha.controller.liveness import TIMEOUT_SECONDS as LIVES_BY_DEFAULT_SECONDS
-from ledgermq.ha.controller.protocol import GetReplicaInfoRequest, Mastership, NotifyRoleChangedRequest, SyncStateSet
+from ledgermq.ha.controller.protocol import GetReplicaInfoRequest, Mastership, SyncStateSet
 from ledgermq.ha.controller.state import ControllerState, TimeoutChanged, encode_events
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command
@@ -362,7 +362,7 @@ def test_replicas_are_notified_of_their_new_master() -> None:
 
         (notice,) = notices
         assert (notice.code, notice.is_oneway) == (RequestCode.NOTIFY_BROKER_ROLE_CHANGED, True)
-        assert NotifyRoleChangedRequest.of(notice) == NotifyRoleChangedRequest(
+        assert Mastership.of(notice) == Mastership(
             master_broker_id=2, master_address=replicas[1].address, master_epoch=2, sync_state_set_epoch=3
         )
         assert SyncStateSet.of(notice.body) == SyncStateSet(sync_state_set=frozenset({2}), sync_state_set_epoch=3)

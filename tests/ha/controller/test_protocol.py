@@ -33,7 +33,6 @@ from ledgermq.ha.controller.protocol import (
     Mastership,
     NextBrokerIdRequest,
     NextBrokerIdResponse,
-    NotifyRoleChangedRequest,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     ReplicaIdentity,
@@ -100,7 +99,6 @@ HEADERS: list[tuple[dict[str, str], Header]] = [
             peers="n0:127.0.0.1:9877;n1:127.0.0.1:9878;",
         ),
     ),
-    (MASTER, NotifyRoleChangedRequest(**MASTERSHIP)),
     (
         C1B1 | {"brokerControllerIdsToClean": "1;2", "isCleanLivingBroker": "true"},
         CleanBrokerDataRequest(
