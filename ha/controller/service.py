@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 import attrs
 import trio
@@ -27,6 +28,7 @@ from ...world.slices import in_slices
 from .config import CHANGEABLE, KEYS, ControllerConfig
 from .decisions import (
     Decision,
+    Situation,
     decide_alteration,
     decide_cleaning,
     decide_election,
@@ -45,6 +47,7 @@ from .protocol import (
     CleanBrokerDataRequest,
     ElectMasterRequest,
     GetReplicaInfoRequest,
+    Header,
     Mastership,
     NextBrokerIdRequest,
     RegisterBrokerRequest,
@@ -53,6 +56,8 @@ from .protocol import (
 )
 
 log = get_logger(__name__)
+
+H = TypeVar("H", bound=Header)
 
 REPLICAS_PER_TURN = 1024
 """How many replicas one turn of the event loop writes into an answer."""
@@ -80,12 +85,12 @@ class ControllerService:
         """Register all handlers at a dispatcher."""
         judges: dict[RequestCode, Callable[[RemotingCommand], Judge]] = {
             RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: _alteration,
-            RequestCode.CONTROLLER_ELECT_MASTER: _election,
-            RequestCode.CONTROLLER_REGISTER_BROKER: _registration,
-            RequestCode.CONTROLLER_GET_REPLICA_INFO: _replica_info,
-            RequestCode.CLEAN_BROKER_DATA: _cleaning,
-            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: _next_id,
-            RequestCode.CONTROLLER_APPLY_BROKER_ID: _id,
+            RequestCode.CONTROLLER_ELECT_MASTER: _judged_by(decide_election, ElectMasterRequest),
+            RequestCode.CONTROLLER_REGISTER_BROKER: _judged_by(decide_registration, RegisterBrokerRequest),
+            RequestCode.CONTROLLER_GET_REPLICA_INFO: _judged_by(replica_info, GetReplicaInfoRequest),
+            RequestCode.CLEAN_BROKER_DATA: _judged_by(decide_cleaning, CleanBrokerDataRequest),
+            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: _judged_by(decide_next_id, NextBrokerIdRequest),
+            RequestCode.CONTROLLER_APPLY_BROKER_ID: _judged_by(decide_id, ApplyBrokerIdRequest),
         }
         for code, judge_of in judges.items():
             dispatcher.register_waiting(code, self._decided_by(judge_of))
@@ -186,31 +191,11 @@ def _alteration(request: RemotingCommand) -> Judge:
     return lambda situation: decide_alteration(header, body, situation)
 
 
-def _election(request: RemotingCommand) -> Judge:
-    header = ElectMasterRequest.of(request)
-    return lambda situation: decide_election(header, situation)
+def _judged_by(decide: Callable[[H, Situation], Decision], kind: type[H]) -> Callable[[RemotingCommand], Judge]:
+    """Make the function that reads a request with a header of this kind, for `decide` to judge."""
 
+    def judge_of(request: RemotingCommand) -> Judge:
+        header = kind.of(request)
+        return lambda situation: decide(header, situation)
 
-def _registration(request: RemotingCommand) -> Judge:
-    header = RegisterBrokerRequest.of(request)
-    return lambda situation: decide_registration(header, situation)
-
-
-def _replica_info(request: RemotingCommand) -> Judge:
-    header = GetReplicaInfoRequest.of(request)
-    return lambda situation: replica_info(header, situation)
-
-
-def _cleaning(request: RemotingCommand) -> Judge:
-    header = CleanBrokerDataRequest.of(request)
-    return lambda situation: decide_cleaning(header, situation)
-
-
-def _next_id(request: RemotingCommand) -> Judge:
-    header = NextBrokerIdRequest.of(request)
-    return lambda situation: decide_next_id(header, situation)
-
-
-def _id(request: RemotingCommand) -> Judge:
-    header = ApplyBrokerIdRequest.of(request)
-    return lambda situation: decide_id(header, situation)
+    return judge_of
