@@ -53,7 +53,7 @@ log = get_logger(__name__)
 DECISION_SECONDS = 3.0
 """How long a decision may take; brokers wait a second longer for the answer."""
 EVENTS_PER_TURN = 128
-"""After how many events a turn of the event loop applies no further entry; each of them may write a set of 64 KB as JSON."""
+"""After how many events a turn of the event loop applies no further entry; each of them may write 64 KB of JSON."""
 LOG_BYTES_MAX = 1024 * 1024
 """The leader appends a state record when the log since the last one is larger than this and than twice the state."""
 RETRY_SECONDS = 1.0
@@ -80,10 +80,12 @@ class ControllerMember:
     """How many masters this node has elected as the leader."""
     _led_end: int = -1
     """The last entry of the log when this node began to lead; whatever was decided before is in it."""
-    _record_end: int = 0
-    """Where the last state record ends in the log, as a position."""
     _record_start: int = 0
+    """Where the last state record begins in the log, whole or not, as a position."""
+    _record_end: int = 0
+    """Where the last whole state record ends."""
     _expire_before: int = 0
+    """Where the last whole state record begins; what is before it is no longer needed."""
     _deciding: trio.Lock = attrs.field(factory=trio.Lock)
     _committed: trio.Event = attrs.field(factory=trio.Event)
     _applied: trio.Event = attrs.field(factory=trio.Event)

@@ -25,23 +25,22 @@ HAND_OVER_SECONDS = 0.5
 
 @attrs.define(eq=False, repr=False)
 class ElectedNode(ClassicNode):
-    """Implements `ReplicationNode`; whoever speaks with the controller sets what it has said before the role changes."""
+    """Implements `ReplicationNode`; `broker.controller` sets the id, the members and their epoch before it changes the role."""
 
     own_id: int = 0
     """The broker id that the controller has given this node; 0 until it has."""
     members: frozenset[int] = frozenset()
-    """The replicas in sync that the controller confirmed when it elected this node, the node included."""
+    """The replicas in sync that the controller confirmed last, the master included."""
     set_epoch: int = 0
     """The epoch of that set."""
     in_sync: InSyncAcknowledgements | None = None
     """The set and its acknowledgements, while this node is master."""
-
     ask_for_another: Callable[[], Awaitable[None]] | None = None
     """Asks the controller to elect another replica in sync."""
     _settled: bool = False
     """Whether the controller has given this process a role."""
     _moved: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
-    """Where a change of role waits until more is confirmed."""
+    """Where changes of role wait until more is confirmed, or this node is master no more."""
     clean_stop: bool = False
     """Whether the last run in this store stopped in order, and the controller knows of each crash before it."""
 
@@ -64,7 +63,7 @@ class ElectedNode(ClassicNode):
 
     @property
     def is_removed(self) -> bool:
-        """Whether the controller has given no role yet, without which no name server may know the broker."""
+        """Whether the controller has given this process no role yet; until then it registers with no name server."""
         return not self._settled
 
     @property
@@ -101,7 +100,7 @@ class ElectedNode(ClassicNode):
     async def prepare_to_lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:
         """Serve the other replicas, and wait until those in sync hold the whole log: only then all of it may be derived.
 
-        One that does not come leaves the set. Cancellation: the next election cancels it.
+        One that does not connect leaves the set. Cancellation: the next election cancels it.
 
         Raises:
             OSError: the epoch cannot be written down, and another replica in sync may lead.
