@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 
 from ..ha.classic.table_proofs import node_credentials
-from ..message.numbers import long_of
+from ..message.numbers import LONG_MAX, long_of
 from ..message.units import MASTER_ID
 from ..remoting.errors import BadProperties, BadTlsSetting
-from ..remoting.java_properties import SHOWN_NOT, meant_by, read_properties, write_properties
+from ..remoting.java_properties import read_properties, refuse_misspelt, setting_text, write_properties
 from ..remoting.signature import Credentials
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..store.config import CONSUMED, DELAY_LEVELS, StoreConfig, parse_delay_levels
@@ -99,8 +99,8 @@ def _store_type(value: str) -> str | None:
     return f"{FILES} or {MEMORY}: this broker keeps consume queues in files, and would not find those in RocksDB"
 
 
-_POSITIVE = _between(1, (1 << 63) - 1)
-_NOT_NEGATIVE = _between(0, (1 << 63) - 1)
+_POSITIVE = _between(1, LONG_MAX)
+_NOT_NEGATIVE = _between(0, LONG_MAX)
 _PORT = _between(0, 65535)
 
 
@@ -140,7 +140,7 @@ class BrokerConfig:
     # identity
     broker_cluster_name: str = _key("DefaultCluster", _named)
     broker_name: str = _key("broker-a", _named)
-    broker_id: int = _key(0, _between(-1, (1 << 63) - 1))
+    broker_id: int = _key(0, _between(-1, LONG_MAX))
     broker_role: str = _key(ASYNC_MASTER, _one_of(ASYNC_MASTER, SYNC_MASTER, SLAVE))
     broker_permission: int = _key(6, _between(0, 7))
 
@@ -345,7 +345,7 @@ them for those of a super user. Nodes that share an `haSecret` need none."""
                 "false with enableDLegerCommitLog=true: either a controller elects, or the group",
             )
         if not parse_addresses(self.controller_addr):
-            raise BadConfig("controllerAddr", "", "all controllers, such as 127.0.0.1:9878;127.0.0.1:9868;127.0.0.1:9858")
+            raise BadConfig("controllerAddr", "", "all controllers, such as 10.0.0.1:19876;10.0.0.2:19876;10.0.0.3:19876")
         if self.controller_heart_beat_timeout_mills <= (interval := self.broker_heartbeat_interval):
             raise BadConfig(
                 "controllerHeartBeatTimeoutMills",
@@ -409,7 +409,7 @@ them for those of a super user. Nodes that share an `haSecret` need none."""
     def entries(self) -> dict[str, str]:
         """All entries under RocketMQ's keys, including unknown ones, without secrets and without settings that are None."""
         known = {
-            key: ("true" if value else "false") if isinstance(value, bool) else str(value)
+            key: setting_text(value)
             for key, name in KEYS.items()
             if (value := getattr(self, name)) is not None and key not in SECRET_KEYS
         }
@@ -495,10 +495,7 @@ def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> B
                 raise BadConfig(key, value, f"{ONLY[key][0] or 'empty'}: {ONLY[key][1]}")
             if key in NOT_THERE and value.strip().lower() == "true":
                 raise BadConfig(key, value, f"false: this broker has no {NOT_THERE[key]}")
-            if (meant := meant_by(key, (*_FIELDS, *TLS_KEYS, *NOT_THERE, *ONLY))) is not None:
-                raise BadConfig(
-                    key, SHOWN_NOT, f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored"
-                )
+            refuse_misspelt(key, (*_FIELDS, *TLS_KEYS, *NOT_THERE, *ONLY), BadConfig)
             others[key] = value
             unknown.append(key)
     if unknown:

@@ -10,19 +10,15 @@ A refusal of a request is a `remoting.errors.RequestRefused`.
 
 from __future__ import annotations
 
+from ..remoting.errors import BadSetting
+
 
 class BrokerError(Exception):
     """The base of all errors of the broker."""
 
 
-class BadConfig(BrokerError):
-    """The value of `key` is not `allowed`."""
-
-    def __init__(self, key: str, value: str, allowed: str) -> None:
-        super().__init__(f"{key} must be {allowed} (got {value!r})")
-        self.key = key
-        self.value = value
-        self.allowed = allowed
+class BadConfig(BadSetting, BrokerError):
+    """A setting of a broker is not allowed."""
 
 
 class BadTable(BrokerError):

@@ -12,7 +12,7 @@ from ..ha.controller.config import ControllerConfig, read_controller_conf
 from ..ha.controller.errors import BadControllerConfig
 from ..ha.controller.server import Controller, open_controller
 from ..ha.errors import HaError
-from ..remoting.errors import BadTlsSetting
+from ..remoting.errors import BadSetting
 from ..remoting.java_properties import write_properties
 from ..store.errors import StoreError
 from ..world.events import get_logger
@@ -55,10 +55,9 @@ def command(
     serve(
         open_controller(config, real_world()),
         announce,
-        BadControllerConfig,
+        BadSetting,
         HaError,
         StoreError,
-        BadTlsSetting,
         port_options="--port, or controllerDLegerPeers",
         on_hangup=lambda _: log.info("hangup_taken_by_controller", reason="a controller reads its file at the start alone"),
     )

@@ -10,14 +10,13 @@ from pathlib import Path
 import click
 
 from ..ha.controller.config import EMBEDDED, KEYS, ControllerConfig
-from ..ha.controller.errors import BadControllerConfig
 from ..ha.controller.server import open_controller
 from ..ha.errors import HaError
 from ..message.errors import JsonError
 from ..namesrv.config import NamesrvConfig, read_namesrv_conf
 from ..namesrv.errors import BadNamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
-from ..remoting.errors import BadTlsSetting
+from ..remoting.errors import BadSetting
 from ..store.errors import StoreError
 from ..world.address import Address
 from ..world.events import get_logger
@@ -54,9 +53,7 @@ def command(
         _open(config, controller),
         _announce,
         JsonError,
-        BadNamesrvConfig,
-        BadTlsSetting,
-        BadControllerConfig,
+        BadSetting,
         HaError,
         StoreError,
         port_options="--port",

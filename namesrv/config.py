@@ -13,7 +13,14 @@ from typing import Any
 import attrs
 
 from ..remoting.errors import BadProperties, BadTlsSetting
-from ..remoting.java_properties import SHOWN_NOT, meant_by, read_properties, write_properties
+from ..remoting.java_properties import (
+    SHOWN_NOT,
+    read_properties,
+    refuse_misspelt,
+    setting_text,
+    setting_value,
+    write_properties,
+)
 from ..remoting.monitoring import PROM
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..world.events import get_logger
@@ -58,7 +65,7 @@ class NamesrvConfig:
 
     def entries(self) -> dict[str, str]:
         """All settings under RocketMQ's keys; passwords are left out."""
-        known = {key: _text(getattr(self, field.name)) for key, field in _FIELDS.items()}
+        known = {key: setting_text(getattr(self, field.name)) for key, field in _FIELDS.items()}
         return {**known, **self.tls.shown()}
 
     def to_properties(self) -> str:
@@ -97,9 +104,8 @@ def read_namesrv_conf(
     if entries.get("enableControllerInNamesrv", "").strip().lower() == "true":
         entries = {key: value for key, value in entries.items() if key in _FIELDS or key not in keys_of_controller}
     for key in entries:
-        if key not in _FIELDS and key not in TLS_KEYS and (meant := meant_by(key, (*_FIELDS, *TLS_KEYS))) is not None:
-            said = f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored"
-            raise BadNamesrvConfig(key, SHOWN_NOT, said)
+        if key not in _FIELDS and key not in TLS_KEYS:
+            refuse_misspelt(key, (*_FIELDS, *TLS_KEYS), BadNamesrvConfig)
     if unknown := sorted(entries.keys() - _FIELDS.keys() - TLS_KEYS.keys()):
         log.warning("unknown_config_keys_ignored", keys=unknown)
     return (base or NamesrvConfig()).with_entries(entries)
@@ -140,21 +146,8 @@ CHANGEABLE = frozenset(
 assert KEYS.keys() >= CHANGEABLE
 
 
-def _text(value: Any) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
-
-
 def _value(key: str, field: attrs.Attribute[Any], text: str) -> Any:
     text = text.strip()
-    if isinstance(field.default, bool):
-        if text.lower() not in ("true", "false"):
-            raise BadNamesrvConfig(key, text, "true or false")
-        return text.lower() == "true"
-    if isinstance(field.default, int):
-        least, most = _RANGES[key]
-        if not text.isascii() or not text.isdigit() or len(text) > 10 or not least <= int(text) <= most:
-            raise BadNamesrvConfig(key, text, f"a number from {least} to {most}")
-        return int(text)
     if key == "metricsExporterType" and text not in ("DISABLE", PROM):
         raise BadNamesrvConfig(key, text, f"one of DISABLE, {PROM}")
-    return text
+    return setting_value(key, text, field.default, _RANGES, BadNamesrvConfig)

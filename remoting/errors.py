@@ -8,6 +8,9 @@ RemotingError
 ├── RequestRefused         a request is answered with a code and a remark
 ├── BadProperties          a text of properties that Java refuses too; also a ValueError
 └── BadTlsSetting          a setting of TLS is not allowed; nothing was started
+BadSetting
+├── BadTlsSetting
+└── those of the configurations of brokers, name servers and controllers
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ class BadProperties(RemotingError, ValueError):
     """A text of properties that cannot be read; no entry of it was used."""
 
 
-class BadTlsSetting(RemotingError):
+class BadSetting(Exception):
     """The value of `key` is not `allowed`."""
 
     def __init__(self, key: str, value: str, allowed: str) -> None:
@@ -80,3 +83,7 @@ class BadTlsSetting(RemotingError):
         self.key = key
         self.value = value
         self.allowed = allowed
+
+
+class BadTlsSetting(BadSetting, RemotingError):
+    """A setting of TLS is not allowed."""

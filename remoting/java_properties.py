@@ -1,4 +1,4 @@
-"""Java's properties text: `broker.conf`, and the bodies of the configuration requests (25, 26, 318, 319).
+"""Java's properties text and its settings: `broker.conf`, and the bodies of the configuration requests (25, 26, 318, 319).
 
 One entry a line, key and value parted by `=`, `:` or white space; `#` and `!` begin comments; a backslash joins lines and
 escapes. The last entry of a key wins. What Java forgives is forgiven here. It refuses a Unicode escape without four hex digits,
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from .errors import BadProperties
+from .errors import BadProperties, BadSetting
 
 PROPERTIES_BYTES_MAX = 32 * 1024
 """The largest body of a request that changes settings, which is read on the event loop. A whole broker.conf is smaller."""
@@ -106,17 +107,19 @@ SHOWN_NOT = "…"
 """Stands in errors for a value that may be a secret: that of a key that is misspelt, or of a text that cannot be read."""
 
 
-def meant_by(key: str, known: Iterable[str]) -> str | None:
-    """The one of `known` of which `key` is a misspelling: it differs by its case, or by one letter or two that changed places.
+def refuse_misspelt(key: str, known: Iterable[str], error: type[BadSetting]) -> None:
+    """Refuse an unknown key that differs from one of `known` by its case, or by one letter or two that changed places.
 
     No key of RocketMQ's that is unknown here is that near to another one.
+
+    Raises:
+        BadSetting: the key is misspelt.
     """
     plain = key.lower()
     for each in known:
         other = each.lower()
         if key != each and (plain == other or _one_typing_error(plain, other)):
-            return each
-    return None
+            raise error(key, SHOWN_NOT, f"spelt {each}, or left out: RocketMQ has no such key, and it would be ignored")
 
 
 def _one_typing_error(one: str, other: str) -> bool:
@@ -128,3 +131,26 @@ def _one_typing_error(one: str, other: str) -> bool:
     return len(shorter) == len(longer) and (
         shorter[at + 1 :] == longer[at + 1 :] or (changed == into[::-1] and shorter[at + 2 :] == longer[at + 2 :])
     )
+
+
+def setting_text(value: object) -> str:
+    """A setting as a file of properties has it."""
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def setting_value(key: str, text: str, default: object, bounds: Mapping[str, tuple[int, int]], error: type[BadSetting]) -> Any:
+    """The value of a setting, of the kind that its default has: a switch, a number within the bounds of the key, or a text.
+
+    Raises:
+        BadSetting: the text is no such value.
+    """
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise error(key, text, "true or false")
+        return text.lower() == "true"
+    if isinstance(default, int):
+        least, most = bounds[key]
+        if not text.isascii() or not text.isdigit() or len(text) > 10 or not least <= int(text) <= most:
+            raise error(key, text, f"a number from {least} to {most}")
+        return int(text)
+    return text

@@ -13,7 +13,14 @@ from typing import Any
 import attrs
 
 from ...remoting.errors import BadProperties, BadTlsSetting
-from ...remoting.java_properties import SHOWN_NOT, meant_by, read_properties, write_properties
+from ...remoting.java_properties import (
+    SHOWN_NOT,
+    read_properties,
+    refuse_misspelt,
+    setting_text,
+    setting_value,
+    write_properties,
+)
 from ...remoting.monitoring import PROM
 from ...remoting.tls import TLS_KEYS, TlsSettings
 from ...world.address import is_loopback_host
@@ -80,7 +87,7 @@ class ControllerConfig:
 
     def entries(self) -> dict[str, str]:
         """All entries under RocketMQ's keys, the unknown ones too; secrets are left out."""
-        known = {key: _text(getattr(self, name)) for key, name in KEYS.items() if name != "ha_secret"}
+        known = {key: setting_text(getattr(self, name)) for key, name in KEYS.items() if name != "ha_secret"}
         return {**known, **self.tls.shown(), **self.others}
 
     def to_properties(self) -> str:
@@ -166,30 +173,15 @@ def read_controller_conf(text: str, base: ControllerConfig | None = None, *, emb
         own = {EMBEDDED.get(key, key): value for key, value in entries.items() if key not in EMBEDDED.values()}
         return base.with_entries({key: value for key, value in own.items() if key in KEYS or key in TLS_KEYS})
     for key in entries:
-        if key not in KEYS and key not in TLS_KEYS and (meant := meant_by(key, (*KEYS, *TLS_KEYS))) is not None:
-            said = f"spelt {meant}, or left out: RocketMQ has no such key, and it would be ignored"
-            raise BadControllerConfig(key, SHOWN_NOT, said)
+        if key not in KEYS and key not in TLS_KEYS:
+            refuse_misspelt(key, (*KEYS, *TLS_KEYS), BadControllerConfig)
     config = base.with_entries(entries)
     if config.others:
         log.warning("unknown_config_keys_ignored", keys=sorted(config.others))
     return config
 
 
-def _text(value: Any) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
-
-
 def _value(key: str, text: str) -> Any:
-    default = _FIELDS[key].default
-    if isinstance(default, bool):
-        if text.lower() not in ("true", "false"):
-            raise BadControllerConfig(key, text, "true or false")
-        return text.lower() == "true"
-    if isinstance(default, int):
-        least, most = NUMBERS[key]
-        if not text.isascii() or not text.isdigit() or len(text) > 10 or not least <= int(text) <= most:
-            raise BadControllerConfig(key, text, f"a number from {least} to {most}")
-        return int(text)
     if key == "metricsExporterType" and text not in ("DISABLE", PROM):
         raise BadControllerConfig(key, text, f"one of DISABLE, {PROM}")
-    return text
+    return setting_value(key, text, _FIELDS[key].default, NUMBERS, BadControllerConfig)

@@ -9,6 +9,7 @@ A refused request is answered by raising `remoting.errors.RequestRefused`.
 
 from __future__ import annotations
 
+from ...remoting.errors import BadSetting
 from ..errors import HaError
 
 
@@ -22,11 +23,5 @@ class CorruptEvents(HaError):
         )
 
 
-class BadControllerConfig(Exception):
-    """The value of `key` is not `allowed`."""
-
-    def __init__(self, key: str, value: str, allowed: str) -> None:
-        super().__init__(f"{key} must be {allowed} (got {value!r})")
-        self.key = key
-        self.value = value
-        self.allowed = allowed
+class BadControllerConfig(BadSetting):
+    """A setting of a controller is not allowed."""
