@@ -53,9 +53,9 @@ class Group:
         return self.controller.addresses[broker_id]
 
 
-async def until(condition: Callable[[], object], seconds: float = 30) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Wait on virtual time until something holds."""
-    with trio.fail_after(seconds):
+    with trio.fail_after(30):
         while not condition():  # noqa: ASYNC110 - virtual time
             await trio.sleep(0.01)
 

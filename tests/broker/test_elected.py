@@ -12,28 +12,17 @@ import trio
 from ledgermq.broker.broker import Broker, open_broker
 from ledgermq.broker.role import Role
 from ledgermq.client.consumer import open_consumer
-from ledgermq.client.errors import ClientError
-from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.producer import open_producer
 from ledgermq.client.subscription import ConsumeFrom
-from ledgermq.message.message import Message
 from ledgermq.testing.embedded import OpenEmbedded, open_virtual
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.network import SimNetwork
 from ledgermq.testing.sim.world import Machine
 from ledgermq.world.network import Address
 
+from .test_controller import send
+
 pytestmark = pytest.mark.usefixtures("autojump_clock")
-
-
-async def send(producer: Producer, text: str) -> None:
-    """Send until it is acknowledged."""
-    with trio.fail_after(60):
-        while True:
-            try:
-                if (await producer.send(Message("orders", text.encode()))).status.name == "SEND_OK":
-                    return
-            except ClientError:
-                await trio.sleep(0.05)
 
 
 @pytest.mark.parametrize("nodes", [2, 3])

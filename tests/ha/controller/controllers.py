@@ -154,9 +154,9 @@ class Group:
         others = [other.machine.host for other in self.nodes if other is not node]
         self.fabric.part([node.machine.host], [*others, self.outside.host])
 
-    async def replica(self, broker_id: int, **changes: Any) -> Replica:
+    async def replica(self, broker_id: int) -> Replica:
         """A new replica, with its id, that is registered and sends heartbeats."""
-        replica = Replica(self, broker_id, **changes)
+        replica = Replica(self, broker_id)
         await replica.get_id()
         await replica.register()
         replica.live()
@@ -172,7 +172,6 @@ class Replica:
 
     group: Group
     broker_id: int
-    max_offset: int = 100
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     @property
@@ -192,15 +191,15 @@ class Replica:
         )
         assert (await group.asked(RequestCode.CONTROLLER_APPLY_BROKER_ID, request)).code == ResponseCode.SUCCESS
 
-    async def register(self, *, clean_stop: bool = False) -> RemotingCommand:
+    async def register(self) -> RemotingCommand:
+        """Register as a process that may have lost messages."""
         request = RegisterBrokerRequest(
             cluster_name=CLUSTER,
             broker_name=NAME,
             broker_id=self.broker_id,
             broker_address=self.address,
-            max_offset=self.max_offset,
+            max_offset=100,
             epoch=0,
-            clean_stop=clean_stop,
         )
         answer = await self.group.asked(RequestCode.CONTROLLER_REGISTER_BROKER, request)
         assert answer.code == ResponseCode.SUCCESS, answer
@@ -230,7 +229,7 @@ class Replica:
             broker_addr=self.address,
             broker_id=self.broker_id,
             epoch=0,
-            max_offset=self.max_offset,
+            max_offset=100,
             heartbeat_timeout_mills=round(TIMEOUT_SECONDS * 1000),
         )
         with suppress(RemotingError):

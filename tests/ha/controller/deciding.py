@@ -103,12 +103,12 @@ class Cluster:
         self.carry_out(Decision(events=look_for_dead_masters(self.situation)))
 
 
-def serving(*members: int, replicas: int = 3, **settings_of: Any) -> Cluster:
-    """A cluster whose replicas are all alive, the first of `members` being the master and these in sync."""
-    cluster = Cluster(replicas, **settings_of)
+def serving(*members: int, unclean: bool = False) -> Cluster:
+    """Three replicas that are alive, the first of `members` being the master and these in sync."""
+    cluster = Cluster(unclean=unclean)
     cluster.beat(members[0])
     cluster.elect(members[0])
-    cluster.beat(*range(1, replicas + 1), max_offset=100, epoch=1)
+    cluster.beat(1, 2, 3, max_offset=100, epoch=1)
     if len(members) > 1:
         cluster.alter(*members)
     return cluster

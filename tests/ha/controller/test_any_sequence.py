@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ledgermq.ha.controller.liveness import TIMEOUT_SECONDS, Liveness
-from ledgermq.ha.controller.protocol import (
-    ANY_BROKER,
-)
+from ledgermq.ha.controller.protocol import ANY_BROKER
 from ledgermq.remoting.errors import RequestRefused
 
 from .deciding import Cluster

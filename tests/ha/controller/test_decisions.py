@@ -564,7 +564,7 @@ def test_all_dead_replicas_of_a_name_are_forgotten() -> None:
         cluster.clean()
 
 
-def test_questions_are_answered_from_the_state() -> None:
+def test_a_question_names_the_last_master_and_which_replicas_are_alive() -> None:
     cluster = serving(1, 2)
     cluster.now += TIMEOUT_SECONDS
     cluster.beat(1)

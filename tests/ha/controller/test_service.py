@@ -218,7 +218,7 @@ def test_settings_are_shown_without_the_secret_and_some_are_changed() -> None:
         ("enableElectUncleanMaster=perhaps", ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_other_settings_are_not_changed(text: str, code: ResponseCode) -> None:
+def test_fixed_and_unknown_keys_and_wrong_values_are_refused(text: str, code: ResponseCode) -> None:
     async def story(group: Group) -> None:
         before = await config_of(group, group.nodes[0])
         assert (await update(group, text)).code == code

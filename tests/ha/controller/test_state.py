@@ -83,7 +83,7 @@ def test_events_in_existing_logs_are_read(written: bytes, event: Event) -> None:
     assert encode_events([event]) == b"[%b]" % written
 
 
-def test_events_make_a_set() -> None:
+def test_events_make_the_replicas_the_master_and_the_syncstateset_of_a_name() -> None:
     assert state_of(*EVENTS).sets["b1"] == BrokerSet(
         cluster="c1",
         name="b1",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from harness.simulate.controller import simulate_controller
 
 
-def test_seeds_hold() -> None:
-    """No acknowledged message is missing in a replica in sync, and masters come from the set, each with a new epoch."""
+def test_no_seed_loses_an_acknowledged_message_or_elects_a_master_outside_the_set() -> None:
     total = 0
     for seed in range(15):
         outcome = simulate_controller(seed)
