@@ -115,6 +115,7 @@ class InSyncAcknowledgements(Acknowledgements):
         self._alone = alone
 
     def _advance(self) -> None:
+        """Confirm what all required replicas hold, and answer the puts that they, or enough copies, have acknowledged."""
         required = self.required
         held = [self._held.get(broker_id, -1) for broker_id in required]
         reached = min(held, default=self.log_end())

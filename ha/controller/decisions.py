@@ -303,9 +303,9 @@ def decide_registration(request: RegisterBrokerRequest, situation: Situation) ->
     heard_from(msgspec.structs.replace(request, max_offset=None) if shorter else request, situation)
     events: list[Change] = []
     if replica.address != request.broker_address:
-        events.append(AddressChanged(name=old.name, broker_id=request.broker_id, address=request.broker_address))
+        events.append(AddressChanged(name=old.name, broker_id=broker_id, address=request.broker_address))
     if request.max_offset is not None and old.in_sync:
-        events += _after_restart(old, request.broker_id, situation, lossy=shorter or not request.clean_stop)
+        events += _after_restart(old, broker_id, situation, lossy=shorter or not request.clean_stop)
     new = old
     for event in events:
         new = changed(new, event)
@@ -314,14 +314,14 @@ def decide_registration(request: RegisterBrokerRequest, situation: Situation) ->
     return Decision(header, new.sync_state_set, tuple(events))
 
 
-def _after_restart(one: BrokerSet, me: int, situation: Situation, *, lossy: bool) -> Iterable[Change]:
+def _after_restart(one: BrokerSet, broker_id: int, situation: Situation, *, lossy: bool) -> Iterable[Change]:
     """What follows from the new process of a replica, which may have lost messages."""
-    if me not in one.in_sync:
+    if broker_id not in one.in_sync:
         if not lossy:
             return []
         # The master may have asked to take it in while it had everything, and that request may still be under way.
         return [SetAltered(name=one.name, in_sync=one.in_sync, in_sync_epoch=_next_epoch(one, one.in_sync_epoch))]
-    others = [member for member in one.in_sync if member != me]
+    others = [member for member in one.in_sync if member != broker_id]
     leaves = False
     if lossy:
         leaves = any(situation.is_alive(one, member) for member in others)
@@ -331,14 +331,14 @@ def _after_restart(one: BrokerSet, me: int, situation: Situation, *, lossy: bool
                 f"this controller has just been elected and does not know whether {_listed(unknown)} of {one.name} are alive; "
                 "register again. Nothing was changed",
             )
-    without = me if leaves else None
-    if me == one.master_id:
+    without = broker_id if leaves else None
+    if broker_id == one.master_id:
         master = elect(one, situation, without=without)
         if master is not None:
             return [election_of(one, master, situation, without=without)]
     if leaves:
         epoch = _next_epoch(one, one.in_sync_epoch)
-        return [SetAltered(name=one.name, in_sync=one.in_sync - {me}, in_sync_epoch=epoch)]
+        return [SetAltered(name=one.name, in_sync=one.in_sync - {broker_id}, in_sync_epoch=epoch)]
     return []
 
 

@@ -93,6 +93,7 @@ class ControllerMember:
     """The newest heartbeats with a time-out that is not in the state yet; only the leader keeps them."""
     _look: trio.Event = attrs.field(factory=trio.Event)
     _look_at: float = 0.0
+    """When the leader looks for dead masters next, in monotonic seconds."""
 
     def __attrs_post_init__(self) -> None:
         self._begin()
