@@ -176,7 +176,7 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
         "enableControllerMode": Text("A controller elects the master of the brokers of this name.", ours=NEWER),
         "controllerAddr": Text("All controllers, `host:port`, separated by `;`.", ours=NEWER),
         "allAckInSyncStateSet": Text(
-            "A send waits for all replicas in sync; otherwise for `inSyncReplicas` copies, and a failover may lose it.",
+            "A send waits for all replicas in sync; otherwise for `inSyncReplicas` of them, and a failover may lose it.",
             ours="The default is `true`; RocketMQ's is `false`.",
         ),
         "syncFromLastFile": Text("An empty replica begins with the master's last segment, not its first.", ours=NEWER),

@@ -57,6 +57,8 @@ class InSyncAcknowledgements(Acknowledgements):
     """Replicas that are waited for and not in the confirmed set."""
     _proposed: frozenset[int] = frozenset()
     """Members of all proposals for the present epoch; the controller may have confirmed them already."""
+    _staying: frozenset[int] = attrs.field(init=False)
+    """Those of the confirmed set whom every proposal for its epoch keeps, and so whichever set the controller has now."""
     _marks: dict[int, tuple[int, float]] = attrs.field(factory=dict[int, tuple[int, float]])
     """For each member the end of the log at some time, which it has not been seen to reach since."""
     _absent: dict[int, float] = attrs.field(factory=dict[int, float])
@@ -65,6 +67,7 @@ class InSyncAcknowledgements(Acknowledgements):
     """Whether no other replica is waited for, so that everything in the log is confirmed."""
 
     def __attrs_post_init__(self) -> None:
+        self._staying = self.members
         self._alone = not self.required
         self.limit_readable(None if self._alone else self.confirmed)
 
@@ -117,23 +120,19 @@ class InSyncAcknowledgements(Acknowledgements):
     def _advance(self) -> None:
         """Confirm what all required replicas hold, and answer the puts that they, or enough copies, have acknowledged."""
         required = self.required
-        held = [self._held.get(broker_id, -1) for broker_id in required]
-        reached = min(held, default=self.log_end())
+        reached = min((self._held.get(broker_id, -1) for broker_id in required), default=self.log_end())
         if reached > self.confirmed:
             self.confirmed = reached
             if required:
                 self.limit_readable(reached)
         answered = self.confirmed
         if not self.all_acknowledge and required:
-            answered = min(self._copied(required), self._copied(self.members - {self.own_id}))
+            copies = min(self.replicas, len(required) + 1)
+            others = sorted((self._held.get(broker_id, -1) for broker_id in self._staying - {self.own_id}), reverse=True)
+            if copies <= len(others) + 1:
+                answered = others[copies - 2] if copies > 1 else self.log_end()
         if len(self.members) >= self.members_min:
             self._pending.reach(max(answered, self.confirmed))
-
-    def _copied(self, others: frozenset[int]) -> int:
-        """Up to where there are as many copies at these replicas as a put needs, or all of them if they are fewer."""
-        copies = min(self.replicas, len(others) + 1)
-        held = sorted((self._held.get(broker_id, -1) for broker_id in others), reverse=True)
-        return held[copies - 2] if copies > 1 else self.log_end()
 
     def _is_acknowledged(self, end: int) -> bool:
         return super()._is_acknowledged(end) and len(self.members) >= self.members_min
@@ -160,7 +159,8 @@ class InSyncAcknowledgements(Acknowledgements):
 
         Until then the replicas that join are waited for as if it had been confirmed. If one of them has gone before the
         controller has confirmed or ruled out that it is a member, the confirmed set is proposed again: under the next epoch the
-        controller takes in nobody who was proposed for this one.
+        controller takes in nobody who was proposed for this one. The same is done if copies are counted, and one that was to
+        leave keeps up again.
 
         The controller does not take in a replica that it does not hear, or does not know any more. If it has refused the whole
         change, those who leave do so without anybody joining, or with one replica alone.
@@ -176,10 +176,12 @@ class InSyncAcknowledgements(Acknowledgements):
             self._advance()
         join = sorted(broker_id for broker_id in self._joining if self._held[broker_id] >= self.confirmed)
         gone = self._proposed - self.members - self._joining
+        doubted = frozenset[int]() if self.all_acknowledge else self.members - self._staying
         for wanted in (stay.union(join), stay, *(stay | {broker_id} for broker_id in join)):
             proposal = Proposal(wanted, self.set_epoch)
-            if (wanted != self.members or gone) and proposal not in refused:
+            if (wanted != self.members or gone or doubted) and proposal not in refused:
                 self._proposed |= wanted
+                self._staying &= wanted
                 return proposal
         return None
 
@@ -202,6 +204,7 @@ class InSyncAcknowledgements(Acknowledgements):
         if epoch <= self.set_epoch:
             return
         self.members, self.set_epoch, self._proposed = members, epoch, frozenset()
+        self._staying = members
         self._joining -= members
         self._required_changed()
         self._advance()
