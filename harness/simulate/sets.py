@@ -131,19 +131,22 @@ class _View:
     host: str
     log: LocalCommitLog
     position: int = 0
-    """The position up to which its bytes have been compared."""
+    """The position up to which its records have been compared."""
 
     def compare(self) -> None:
-        """Compare what consumers may see since the last time, unless something of it may have been lost rightly."""
+        """Compare what consumers may see since the last time, unless something of it may have been lost rightly.
+
+        These are whole records. The first bytes of another one may be confirmed, too, and the next master drops them.
+        """
         if self.watch.losses:
             return
         log, end = self.log, self.log.readable_offset
-        start = max(min(self.position, end), log.min_offset)
+        start = self.position if log.min_offset <= self.position <= end else log.min_offset
+        self.position = max((position for position, _ in log.records(start, end)), default=start)
         for segment in log.segments.files:
-            first, last = max(start, segment.start), min(end, segment.start + segment.wrote)
+            first, last = max(start, segment.start), min(self.position, segment.start + segment.wrote)
             if first < last:
                 self.watch.compare(self.host, first, segment.view[first - segment.start : last - segment.start])
-        self.position = end
 
 
 @attrs.define(eq=False)
@@ -159,6 +162,8 @@ class SetScene(ElectingScene):
     controllers: list[Process[Controller]] = attrs.field(factory=list[Process[Controller]])
     _lost_at: dict[Node, float] = attrs.field(factory=dict[Node, float])
     """When each node last lost what it had not synced, or everything since a copy of its disk was made."""
+    _set_since: float = -inf
+    """When a controller first knew the newest set."""
 
     @property
     def leading_controller(self) -> Process[Controller] | None:
@@ -180,10 +185,13 @@ class SetScene(ElectingScene):
 
     def ask_controllers(self) -> None:
         """Take note of the newest set that a controller knows."""
+        before = self.watch.known
         for process in self.controllers:
             if process.server is not None and (one := process.server.node.state.sets.get(NAME)) is not None:
                 members = frozenset(one.replicas[member].address for member in one.in_sync)
                 self.watch.learn(KnownSet(one.master_epoch, one.in_sync_epoch, one.master_address or "", members))
+        if self.watch.known is not before:
+            self._set_since = trio.current_time()
 
     def find_leader(self) -> Node | None:
         term = self.watch.known.term
@@ -208,21 +216,34 @@ class SetScene(ElectingScene):
     def copies(self, put: Put) -> int | None:
         """Check that the replicas have the message that acknowledge it, with SYNC_FLUSH on their media.
 
-        These are all members of the set, each of which could be elected now, or as many as `copies_min`; and they are at least
-        `members_min`. A node that has lost bytes while the answer was in transit may have had it.
+        These are all members of the set, each of which could be elected now, or as many of them as `copies_min`; and at least
+        `members_min` nodes. A node that has lost bytes while the answer was in transit may have had it, and a set that has
+        changed meanwhile may have had other members.
+
+        Where fewer copies acknowledge than there may be members, a deposed master acknowledges until the replicas that report
+        to it have heard of the election, too. What its successor lacks of that may be lost like what was acknowledged before.
         """
         if not put.acknowledged:
             return None
         self.look()
         watch, place = self.watch, f"message {put.number} was acknowledged at {put.physical_offset}"
-        lacking = {str(node.address) for node in self.nodes if not self._has(node, put)}
+        members, lacking = watch.known.members, {str(node.address) for node in self.nodes if not self._has(node, put)}
         if self.copies_min is None:
-            for address in sorted((watch.known.members & lacking) - watch.lossy):
+            for address in sorted((members & lacking) - watch.lossy):
                 watch.found(f"{place}, and {address}, in sync, lacks it")
         excused = {str(node.address) for node in self.nodes if self._lost_at.get(node, -inf) >= put.sent_at}
-        needed = max(self.members_min, min(self.copies_min or 1, len(watch.known.members)))
-        if len(self.nodes) - len(lacking - excused) < needed:
-            watch.found(f"{place}, which needs {needed} copies, and {', '.join(sorted(lacking))} lack it")
+        missing = lacking - excused
+        copies = min(self.copies_min or 1, len(members))
+        if len(self.nodes) - len(missing) < max(self.members_min, copies):
+            watch.found(
+                f"{place}, which needs {max(self.members_min, copies)} copies, and {', '.join(sorted(lacking))} lack it"
+            )
+        if watch.may_lose and watch.known.master in missing:
+            put.acknowledged = False
+        elif self._set_since < put.sent_at and len(members - missing) < copies:
+            watch.found(
+                f"{place}, which needs {copies} copies in the set, whose {', '.join(sorted(members & missing))} lack it"
+            )
         return None
 
     def _has(self, node: Node, put: Put) -> bool:

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from harness.simulate.sets import KnownSet, SetWatch
+import random
+
+import pytest
+import trio
+
+from harness.simulate.scene import Node
+from harness.simulate.sets import KnownSet, SetScene, SetWatch, _View  # pyright: ignore[reportPrivateUsage]
+from ledgermq.broker.config import BrokerConfig
+from ledgermq.message.layout import encode_host, encode_record
+from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.store.segments import Segments
+from ledgermq.testing.history import History, Put
+from ledgermq.testing.sim.clock import SimClock
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.network import SimFabric
+from ledgermq.testing.sim.workers import SimWorkers
+from ledgermq.testing.sim.world import sim_machines
+
+SEGMENT, PART = 1024, 50
+HOST = encode_host("10.0.0.1", 1)
 
 
 def test_an_older_set_changes_nothing() -> None:
@@ -51,3 +70,91 @@ def test_the_election_of_one_that_lost_power_alone_is_a_violation() -> None:
     watch.learn(KnownSet(2, 2, "b", frozenset("b")))
 
     assert watch.violations == ["b has lost bytes and is elected for epoch 2, and other members live"]
+
+
+def _record(body: bytes) -> bytes:
+    return encode_record(b"T", 0, 0, body, b"", 0, 0, 1, HOST, 1, HOST, 0, 0)
+
+
+def _log_of(sent: bytes, disk: SimDisk | None = None) -> LocalCommitLog:
+    """The log of a replica that has received these bytes, and lets consumers see them."""
+    log = LocalCommitLog(Segments(disk or SimDisk(), "store/commitlog", SEGMENT), SimClock(lambda: 0.0), SimWorkers())
+    log.append_raw(0, sent)
+    return log
+
+
+def _judged(put: Put, *, copies: int | None, holders: str, members: str, master: str) -> list[str]:
+    """What is found when the message is acknowledged that these of the replicas a, b and c hold."""
+    history, watch = History(sync_flush=False), SetWatch(SEGMENT, may_lose=copies == 2)
+    scene = SetScene(
+        random.Random(1), SimFabric(), history, 1.0, watch=watch, sync_flush=False, members_min=1, copies_min=copies
+    )
+    machines = sim_machines(seed=1, count=3)
+    scene.nodes += [Node(machine, BrokerConfig(store_path_root_dir="store")) for machine in machines]
+    addresses = {name: str(node.address) for name, node in zip("abc", scene.nodes, strict=True)}
+    for name, machine in zip("abc", machines, strict=True):
+        if name in holders:
+            _log_of(_record(b"%d;" % put.number), machine.disk)
+    watch.learn(KnownSet(1, 1, addresses[master], frozenset(addresses[name] for name in members)))
+    scene.copies(put)
+    return watch.violations
+
+
+def _acknowledged() -> Put:
+    return Put(7, 0, ("T", 0), 0, acknowledged=True, physical_offset=0, sent_at=trio.current_time())
+
+
+@pytest.mark.parametrize(("copies", "holders"), [(None, "abc"), (2, "ac"), (3, "abc")])
+async def test_a_message_with_as_many_copies_in_the_set_as_it_needs_is_kept(copies: int | None, holders: str) -> None:
+    put = _acknowledged()
+
+    assert _judged(put, copies=copies, holders=holders, members="abc", master="a") == []
+    assert put.acknowledged
+
+
+async def test_what_only_a_deposed_master_and_its_replica_hold_may_be_lost_if_two_of_three_copies_acknowledge() -> None:
+    """Both may hear of the election later than its winner."""
+    put = _acknowledged()
+
+    assert _judged(put, copies=2, holders="ab", members="c", master="c") == []
+    assert not put.acknowledged
+
+
+@pytest.mark.parametrize("copies", [None, 3])
+async def test_a_message_that_the_elected_master_lacks_is_found_if_all_copies_acknowledge(copies: int | None) -> None:
+    put = _acknowledged()
+
+    assert _judged(put, copies=copies, holders="ab", members="c", master="c")
+    assert put.acknowledged
+
+
+async def test_a_copy_outside_the_set_does_not_count() -> None:
+    """The other member could be elected, and lacks the message."""
+    found = _judged(_acknowledged(), copies=2, holders="ac", members="ab", master="a")
+
+    assert len(found) == 1
+    assert "needs 2 copies in the set" in found[0]
+
+
+def test_the_first_bytes_of_a_record_are_no_message_that_consumers_see() -> None:
+    """A frame may end inside a record. If its master ends then, the next one stores another record in its place."""
+    watch, first = SetWatch(SEGMENT), _record(b"1;")
+    _View(watch, "a", _log_of(first + _record(b"2;")[:PART])).compare()
+
+    _View(watch, "b", _log_of(first + _record(b"3;"))).compare()
+
+    assert watch.violations == []
+
+
+def test_another_message_at_the_same_position_is_found() -> None:
+    """Also if the first bytes of the message were compared before the rest had come."""
+    watch, first, second = SetWatch(SEGMENT), _record(b"1;"), _record(b"2;")
+    log = _log_of(first + second[:PART])
+    view = _View(watch, "a", log)
+    view.compare()
+    log.append_raw(len(first) + PART, second[PART:])
+    view.compare()
+
+    _View(watch, "b", _log_of(first + _record(b"3;"))).compare()
+
+    assert len(watch.violations) == 1
