@@ -43,6 +43,9 @@ RESTORES = ("restore", "restore master")
 """Kinds of faults in which a node comes back with an older copy of its disk, in a further life of some seeds."""
 ORDERS = ("elect", "forget")
 """What administrators ask of controllers in further lives of some seeds: another master, or to forget a replica."""
+SYNC_SECONDS_FAST = 0.01
+"""Where syncs take longer, more than a few of RocketMQ's shortest frames must be under way at a time: a replica syncs once for
+all that have come, and would otherwise copy less in a second than clients send."""
 FURTHER_SALT = 0xC6DC
 """Most seeds draw nothing further, and so find what they found before it was drawn."""
 
@@ -127,14 +130,19 @@ class ElectedDraw(NodesDraw):
 
     def with_more(self, rng: random.Random) -> ElectedDraw:
         """The same draw with settings and faults that were drawn later than the others."""
-        return attrs.evolve(
+        drawn = attrs.evolve(
             self,
             members_min=2 if rng.random() < 0.15 else 1,
             copies=rng.randint(2, self.nodes) if rng.random() < 0.15 else None,
             autoswitch=rng.random() < 0.15,
             blows=(*self.blows, *(Blow.of(rng, RESTORES) for _ in range(rng.random() < 0.15))),
             failures=(*self.failures, *(Blow.of(rng, RESTORES) for _ in range(rng.random() < 0.1))),
-        ).with_orders(rng)
+        )
+        if drawn.may_lose:  # of the messages of other workloads nobody knows whether a deposed master has acknowledged them
+            drawn = attrs.evolve(drawn, workloads=ALWAYS)
+        if drawn.autoswitch and drawn.sync_flush and drawn.sync_seconds_max > SYNC_SECONDS_FAST:
+            drawn = attrs.evolve(drawn, send_buffer_bytes=SEND_BUFFER_BYTES)
+        return drawn.with_orders(rng)
 
     def with_orders(self, rng: random.Random) -> ElectedDraw:
         """The same draw with orders of administrators, which were drawn last."""

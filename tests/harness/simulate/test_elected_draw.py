@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from harness.simulate.elected_draw import RESTORES, ElectedDraw
+from harness.simulate.elected_draw import ALWAYS, RESTORES, ElectedDraw
+from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
 
 DRAWS = [ElectedDraw.of(seed) for seed in range(300)]
 
@@ -29,3 +30,15 @@ def test_many_seeds_draw_nothing_of_what_was_added_later() -> None:
     plain = [draw for draw in DRAWS if not restores(draw) and not has_further_settings(draw)]
 
     assert len(plain) > len(DRAWS) // 3
+
+
+def test_a_replica_with_a_slow_disk_gets_more_than_a_few_short_frames_at_a_time() -> None:
+    """It syncs once for all that have come, and catches up with its master if these are many (seeds 5000 and 5114)."""
+    slow = [draw for draw in DRAWS if draw.autoswitch and draw.sync_flush and draw.sync_seconds_max == 0.2]
+
+    assert slow
+    assert {draw.send_buffer_bytes for draw in slow} == {SEND_BUFFER_BYTES}
+
+
+def test_where_a_failover_may_lose_messages_only_those_are_sent_whose_holders_are_known() -> None:
+    assert {draw.workloads for draw in DRAWS if draw.may_lose} == {ALWAYS}
