@@ -52,10 +52,10 @@ SET_SECONDS = 0.05
 """How often the master checks whether its set should change."""
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.2, 2.0
 """The bounds of the pause before the controller is asked again for a decision that it has refused or did not make in time."""
-_UNKNOWN_HERE = frozenset(
-    {ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST}
-)
-"""The controller does not know this broker: it was removed, or the controller has lost its state."""
+_REMOVED = frozenset({ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED})
+"""The controller knows the broker's name, and not this replica: it was removed, or its identity was taken."""
+_UNKNOWN_HERE = _REMOVED | {ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST}
+"""The controller does not know this broker, and perhaps not its name: then nobody else can have been elected there, either."""
 _ANY_OF_THE_LEADER = frozenset(ResponseCode) - {ResponseCode.CONTROLLER_NOT_LEADER}
 """Whatever the controller that leads may answer."""
 _MAY_NOT_LEAD = frozenset({ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, ResponseCode.CONTROLLER_ELECT_MASTER_FAILED})
@@ -323,10 +323,27 @@ class ControllerSession:
         return identity
 
     async def _register(self, channel: Channel) -> None:
-        """Say that this process begins, and with which log; the controller may elect anew because of it."""
+        """Say that this process begins, and with which log; the controller may elect anew because of it.
+
+        A replica that was removed gets an id again. Where its whole name is unknown it gets none: as the first of the name it
+        would be elected, whatever it lacks, and beside the master that other controllers may have.
+        """
+        assert self.identity is not None
+        answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, self._registration(), one_of=_REMOVED)
+        if answer.code != ResponseCode.SUCCESS:
+            self._give_up_role()
+            self.identity = self._application(self.identity.broker_id)
+            await self._get_id(channel)
+            answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, self._registration())
+        with suppress(OSError):  # then it registers once more as after a crash
+            await self.workers.run(self.files.forget_crash)
+        self._registered = self.clean_stop = True  # if it has to register again, no crash is between
+        self._learn(answer)
+
+    def _registration(self) -> RegisterBrokerRequest:
         assert self.identity is not None
         state = self.log_state()
-        request = RegisterBrokerRequest(
+        return RegisterBrokerRequest(
             cluster_name=self.settings.cluster,
             broker_name=self.settings.broker_name,
             broker_id=self.identity.broker_id,
@@ -335,16 +352,6 @@ class ControllerSession:
             epoch=state.epoch,
             clean_stop=self.clean_stop,
         )
-        answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, request, one_of=_UNKNOWN_HERE)
-        if answer.code != ResponseCode.SUCCESS:
-            self._give_up_role()
-            self.identity = self._application(self.identity.broker_id)
-            await self._get_id(channel)
-            answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, request)
-        with suppress(OSError):  # then it registers once more as after a crash
-            await self.workers.run(self.files.forget_crash)
-        self._registered = self.clean_stop = True  # if it has to register again, no crash is between
-        self._learn(answer)
 
     def _give_up_role(self) -> None:
         """Be neither master nor follower until a controller that knows this broker says who is master, in whatever epoch.
@@ -374,6 +381,7 @@ class ControllerSession:
             answer = await channel.call(RemotingCommand(RequestCode.BROKER_HEARTBEAT, heartbeat.ext()), CALL_SECONDS)
             if answer.code in _UNKNOWN_HERE:
                 self._registered = False  # the next conversation begins with a registration, and a new id if it must be
+            if answer.code in _REMOVED:
                 self._give_up_role()
             if answer.code != ResponseCode.SUCCESS:
                 raise _Refused(answer)

@@ -246,7 +246,7 @@ async def test_a_master_that_the_controller_has_forgotten_is_master_no_more() ->
     """Another replica may be elected, which it could not find out from an epoch: the controller may have lost its own."""
     async with pair() as (two, _):
         master = two.broker(1)
-        two.controller.forgotten, two.controller.master = True, None
+        two.controller.forgotten, two.controller.master = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, None
 
         await until(lambda: not master.role.takes_puts)
         await until(lambda: len(two.controller.registrations) == 4)

@@ -67,8 +67,8 @@ class ScriptedController:
     """The check code of each id."""
     offers: list[int] = attrs.field(factory=list[int])
     """The next ids that brokers are offered, instead of a free one."""
-    forgotten: bool = False
-    """Whether all brokers are unknown, until one applies for its id again."""
+    forgotten: ResponseCode | None = None
+    """How all brokers are told that they are unknown, until one applies for an id again."""
 
     def elect(self, broker_id: int) -> None:
         """Make a broker the master of the next epoch, alone in the set."""
@@ -115,22 +115,21 @@ class ScriptedController:
 
     def _apply(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         asked = ApplyBrokerIdRequest.of(request)
-        if self.forgotten:
-            self.forgotten, self.taken = False, {}
+        self.forgotten = None
         if self.taken.setdefault(asked.applied_broker_id, asked.register_check_code) != asked.register_check_code:
             return request.response(ResponseCode.CONTROLLER_BROKER_ID_INVALID)
         return request.response(ext=ApplyBrokerIdResponse(cluster_name="c", broker_name=NAME).ext())
 
     def _register(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         asked = RegisterBrokerRequest.of(request)
-        if self.forgotten:
-            return request.response(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED)
+        if self.forgotten is not None:
+            return request.response(self.forgotten, remark="the test has forgotten")
         self.registrations.append(asked)
         self.addresses[asked.broker_id] = asked.broker_address
         return self._replica_info(_connection, request)
 
     def _replica_info(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        if self.forgotten:
+        if self.forgotten is not None:
             return request.response(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST)
         if self.master is None:
             return request.response()

@@ -149,6 +149,14 @@ def test_who_has_no_id_has_to_get_one_first(broker_id: int) -> None:
             ask(broker_id)
 
 
+def test_a_replica_of_a_name_that_is_not_known_is_told_how_to_begin_anew() -> None:
+    """One whose name has only been forgotten gets a new id; here its former controllers may still lead its group."""
+    cluster = Cluster()
+    for ask in (cluster.register, cluster.beat):
+        with refused(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "no broker name b9 is .* replica 1 .*brokerIdentity"):
+            ask(1, name="b9")
+
+
 # -------------------------------------------------------------------------------------------------------------------- elections
 
 

@@ -118,11 +118,39 @@ async def test_a_broker_that_the_controller_has_forgotten_applies_for_its_id_aga
         session.clean_stop = False
         async with running(session):
             await until(lambda: one.registrations)
-            one.forgotten = True
+            one.taken.clear()
+            one.forgotten = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
             await until(lambda: len(one.registrations) == 2)
 
         assert [registration.broker_id for registration in one.registrations] == [1, 1]
         assert [registration.clean_stop for registration in one.registrations] == [False, True], "no crash is between them"
+
+
+async def test_a_forgotten_broker_whose_id_is_taken_registers_with_its_new_one() -> None:
+    async with both() as (one, _, world):
+        async with running(session_in(world, [])):
+            await until(lambda: one.registrations)
+            one.taken[1] = "another broker's"
+            one.forgotten = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+            await until(lambda: len(one.registrations) == 2)
+
+        assert [registration.broker_id for registration in one.registrations] == [1, 2]
+
+
+async def test_a_broker_keeps_its_identity_at_controllers_that_do_not_know_its_name() -> None:
+    """They may be other ones than before: there it would be the master of an empty set, beside the master that it left."""
+    async with both() as (one, _, world):
+        session = session_in(world, [])
+        async with running(session):
+            await until(lambda: one.registrations)
+            one.forgotten = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
+            await until(lambda: len(one.times_of(RequestCode.CONTROLLER_REGISTER_BROKER)) == 4)
+
+        assert len(one.times_of(RequestCode.CONTROLLER_APPLY_BROKER_ID)) == 1
+        assert session.trouble.endswith("the test has forgotten")
+        identity = IdentityFiles(world.disk, "store").load("c", NAME)
+        assert identity is not None
+        assert (identity.broker_id, identity.check_code) == (1, "")
 
 
 async def test_an_older_election_than_the_known_one_is_ignored() -> None:
