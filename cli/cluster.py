@@ -46,7 +46,8 @@ async def status(namesrv: str, as_json: bool) -> None:
 
     Ends with status 1, and names on standard error what is missing: every broker, one that does not answer, the master of a
     broker's name, the slaves of a SYNC_MASTER, a slave that does not follow its master, the leader or a member of a DLedger
-    group, that two nodes lead, the controller of a broker, or a replica that is not in sync.
+    group, that two nodes lead, the controller of a broker, a replica that is not in sync, or any that is in sync with its
+    master.
     """
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         rows, nodes = await state_of(admin)
@@ -82,6 +83,7 @@ def outages_of(rows: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> list[
         *(f"{name}: no master, so nothing can be sent to it" for name in headless),
         *(_silent(row) for row in rows if row["error"] and row["role"] == "master"),
         *outages_of_groups(nodes),
+        *_outages_under_controllers(rows),
     ]
 
 
@@ -99,19 +101,37 @@ def degradations_of(rows: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> 
     ]
 
 
+def _outages_under_controllers(rows: list[dict[str, Any]]) -> list[str]:
+    """Masters that wait for a replica which is gone, and have no controller that takes it out of the set."""
+    found: list[str] = []
+    for row in rows:
+        ha, controlled = row["ha"] or {}, _controlled(row)
+        gone = {*controlled.get("waits_for", ())} - {one.get("broker_id") for one in ha.get("ha_connection_info") or ()}
+        if controlled.get("trouble") and gone:
+            replicas = ", ".join(map(str, sorted(gone)))
+            found.append(f"{row['broker']}: sends wait for replica {replicas}, which is gone, until a controller removes it")
+    return found
+
+
 def _degradations_under_controllers(rows: list[dict[str, Any]]) -> list[str]:
-    """Brokers that no controller can replace, and replicas that it could not elect."""
+    """Brokers that no controller can replace, replicas that it could not elect, and masters that it could not replace."""
     found: list[str] = []
     in_sync: dict[str, list[int]] = {}
     for row in rows:
-        ha: dict[str, Any] = row["ha"] or {}
-        controlled: dict[str, Any] = ha.get("controller") or {}
+        controlled = _controlled(row)
         if controlled.get("trouble"):
             found.append(f"{row['broker']}: {row['address']} has no controller, so none elects: {controlled['trouble']}")
         if row["role"] == "master" and controlled:
-            in_sync[row["broker"]] = controlled.get("sync_state_set") or []
+            in_sync[row["broker"]] = members = controlled.get("sync_state_set") or []
+            found += [f"{row['broker']}: no replica is in sync with its master"] if len(members) == 1 else []
     late = [row for row in rows if row["role"] != "master" and row["id"] not in in_sync.get(row["broker"], [row["id"]])]
     return found + [f"{row['broker']}: replica {row['id']} at {row['address']} is not in sync" for row in late]
+
+
+def _controlled(row: dict[str, Any]) -> dict[str, Any]:
+    """What a broker reports of its controller, in snake case; nothing if it has none."""
+    ha: dict[str, Any] = row["ha"] or {}
+    return ha.get("controller") or {}
 
 
 def _with_master(rows: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> set[str]:
@@ -158,7 +178,8 @@ async def _ask_broker(admin: Admin, row: dict[str, Any]) -> dict[str, Any] | Non
         return None
     row["ha"] = snaked(ha)
     row["replication"] = _replication(ha)
-    if ha.get("master") and not ha.get("haConnectionInfo"):
+    # Under a controller brokerRole counts for nothing: sends wait for the replicas in sync.
+    if ha.get("master") and not ha.get("haConnectionInfo") and not ha.get("controller"):
         config = await admin.broker_config(row["address"])
         row["waits_in_vain"] = config.get("brokerRole") == "SYNC_MASTER"
     node = ha.get("dledger")

@@ -32,6 +32,7 @@ from .logs import log_to_stderr
 from .output import fail_if_missing, print_json, print_rows
 from .serving import first_of
 
+DEFAULT_PORT = 19876
 CALL_SECONDS = 5.0
 """How long a controller may take to answer."""
 _COLUMNS = ("broker", "id", "role", "alive", "address", "epoch", "set_epoch")
@@ -81,7 +82,7 @@ def asks_controllers(function: Callable[..., Awaitable[None]]) -> Callable[..., 
         "--controller",
         "controllers",
         envvar="LEDGERMQ_CONTROLLER",
-        default="127.0.0.1:19876",
+        default=f"127.0.0.1:{DEFAULT_PORT}",
         show_default=True,
         callback=_addresses,
         help="Controllers, HOST:PORT;HOST:PORT. Also $LEDGERMQ_CONTROLLER.",
@@ -95,8 +96,8 @@ def asks_controllers(function: Callable[..., Awaitable[None]]) -> Callable[..., 
 async def status(controllers: Sequence[Address], as_json: bool) -> None:
     """Show the controllers, and every replica with its role as the leader sees it.
 
-    Ends with status 1 if no controller leads, one does not answer, or a broker name has no master that is alive, and names them
-    on standard error.
+    Ends with status 1 if no controller leads, one does not answer, a broker name has no master that is alive or no replica in
+    sync with it, or a replica is not alive, and names them on standard error.
     """
     asked = await ask_all(controllers)
     leader = leader_of(asked)
@@ -173,8 +174,14 @@ async def ask_all(addresses: Sequence[Address]) -> list[Asked]:
 
     async def ask_one(address: Address) -> None:
         try:
-            metadata = GetMetadataResponse.of(await ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO))
-            found[address] = Asked(address, metadata, None)
+            answer = await ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            if answer.code == ResponseCode.SUCCESS:
+                found[address] = Asked(address, GetMetadataResponse.of(answer), None)
+            else:
+                failure = (
+                    f"this is no controller, which listens on port {DEFAULT_PORT} by default: {answer.remark or answer.code}"
+                )
+                found[address] = Asked(address, None, failure)
         except RemotingError as error:
             found[address] = Asked(address, None, str(error))
 
@@ -255,9 +262,20 @@ def _shown(asked: Asked) -> dict[str, Any]:
 
 
 def missing_of(asked: Sequence[Asked], leader: Address | None, replicas: Sequence[dict[str, Any]]) -> list[str]:
-    """What is wrong: controllers that do not answer, and broker names without a master that is alive."""
+    """What is wrong: controllers that do not answer, broker names without a master or a second copy, and replicas that died."""
     missing = [f"{one.address}: {one.failure}" for one in asked if one.failure is not None]
     if leader is None:
         return [*missing, "no controller leads, so no master is elected"]
+    names = {row["broker"] for row in replicas}
     served = {row["broker"] for row in replicas if row["role"] == "master" and row["alive"]}
-    return missing + [f"{name}: no master is alive" for name in sorted({row["broker"] for row in replicas} - served)]
+    doubled = {row["broker"] for row in replicas if row["role"] == "in sync" and row["alive"]}
+    return [
+        *missing,
+        *(f"{name}: no master is alive" for name in sorted(names - served)),
+        *(f"{name}: no replica is in sync with its master" for name in sorted(served - doubled)),
+        *(
+            f"{row['broker']}: replica {row['id']} at {row['address']} is not alive"
+            for row in replicas
+            if not row["alive"] and row["role"] != "master"
+        ),
+    ]

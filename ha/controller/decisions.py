@@ -440,7 +440,8 @@ def decide_cleaning(request: CleanBrokerDataRequest, situation: Situation) -> De
     if living and not request.is_clean_living_broker:
         raise RequestRefused(
             ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA,
-            f"{_listed(living)} of {one.name} may be alive; stop them, or ask for cleaning living ones. Nothing was changed",
+            f"{_listed(living)} of {one.name} may be alive: stop them, or add --living (cleanLivingBroker of mqadmin). Nothing "
+            "was changed",
         )
     return Decision(
         events=(ReplicasForgotten(name=one.name, broker_ids=gone, in_sync_epoch=_next_epoch(one, one.in_sync_epoch)),)

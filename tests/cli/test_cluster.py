@@ -14,7 +14,7 @@ import trio
 import trio.testing
 from click.testing import CliRunner
 
-from ledgermq.cli.cluster import degradations_of, state_of
+from ledgermq.cli.cluster import degradations_of, outages_of, state_of
 from ledgermq.cli.main import main
 from ledgermq.client.admin import Admin
 from ledgermq.client.admin.values import Cluster
@@ -184,3 +184,46 @@ def test_a_replica_that_no_controller_would_elect_is_named() -> None:
         "a: 10.0.0.2:10911 has no controller, so none elects: it is silent",
         "a: replica 3 at 10.0.0.3:10911 is not in sync",
     ]
+    assert degradations_of([row(0, {"sync_state_set": [1]})], []) == ["a: no replica is in sync with its master"]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "connected", "found"),
+    [
+        ("it is silent", [], ["a: sends wait for replica 2, which is gone, until a controller removes it"]),
+        ("it is silent", [2], []),
+        (None, [], []),
+    ],
+)
+def test_a_master_that_no_controller_relieves_of_a_lost_replica_is_an_outage(
+    trouble: str | None, connected: list[int], found: list[str]
+) -> None:
+    ha = {
+        "controller": {"trouble": trouble, "waits_for": [2], "sync_state_set": [1, 2]},
+        "ha_connection_info": [{"broker_id": number} for number in connected],
+    }
+    assert outages_of([{"broker": "a", "id": 0, "role": "master", "address": "h:1", "ha": ha, "error": None}], []) == found
+
+
+async def test_a_master_under_a_controller_needs_no_slave_for_its_role() -> None:
+    """Its file may still say SYNC_MASTER."""
+
+    class Lonely(Silent):
+        async def cluster(self) -> Cluster:
+            return Cluster((await super().cluster()).brokers[:1])
+
+        async def broker_runtime(self, broker: str) -> dict[str, str]:
+            await trio.lowlevel.checkpoint()
+            return {}
+
+        async def ha_status(self, broker: str) -> dict[str, Any]:
+            await trio.lowlevel.checkpoint()
+            return {"master": True, "haConnectionInfo": [], "controller": {"brokerId": 1, "syncStateSet": [1]}}
+
+        async def broker_config(self, broker: str) -> dict[str, str]:
+            await trio.lowlevel.checkpoint()
+            return {"brokerRole": "SYNC_MASTER"}
+
+    rows, _ = await state_of(cast("Admin", Lonely()))
+
+    assert degradations_of(rows, []) == ["broker-0: no replica is in sync with its master"]

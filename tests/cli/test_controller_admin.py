@@ -77,7 +77,7 @@ def test_masters_are_shown_elected_and_forgotten(elected: Elected) -> None:
     assert elected.roles()[other] == "master"
     assert "b1 has no replica 9" in elected.run("elect", "b1", "9", status=1).stderr
 
-    assert "may be alive" in elected.run("forget", "b1", str(master), status=1).stderr
+    assert "may be alive: stop them, or add --living" in elected.run("forget", "b1", str(master), status=1).stderr
     assert elected.run("forget", "b1", str(master), "--living").stdout == f"{master} of b1 forgotten\n"
     assert master not in elected.roles()
     until(lambda: elected.roles() == {other: "master", 3: "in sync"})  # it was alive, so it comes back with a new id
@@ -98,13 +98,26 @@ def test_an_address_that_is_none_is_wrong_usage(runner: Run) -> None:
     assert "--controller" in runner("controller", "status", "--controller", "nowhere", status=2).stderr
 
 
+def test_a_name_server_is_no_controller(runner: Run, namesrv: str) -> None:
+    found = runner("controller", "status", "--controller", namesrv, status=1)
+    assert f"missing: {namesrv}: this is no controller, which listens on port 19876 by default" in found.stderr
+
+
+def replica(name: str, number: int, role: str, *, alive: bool = True) -> dict[str, Any]:
+    return {"broker": name, "id": number, "role": role, "alive": alive, "address": f"h{number}:10911"}
+
+
 def test_what_is_missing_is_named() -> None:
     one, two = Address("h1", 1), Address("h2", 1)
     led = Asked(one, GetMetadataResponse(group="g", is_leader=True), None)
     rows = [
-        {"broker": "b1", "role": "master", "alive": True},
-        {"broker": "b2", "role": "master", "alive": False},
-        {"broker": "b3", "role": "in sync", "alive": True},
+        replica("b1", 1, "master"),
+        replica("b1", 2, "in sync"),
+        replica("b1", 3, "behind"),  # one that only copies the log always is
+        replica("b2", 1, "master", alive=False),
+        replica("b3", 1, "in sync"),
+        replica("b4", 1, "master"),
+        replica("b4", 2, "behind", alive=False),
     ]
 
     assert leader_of([Asked(two, None, "gone"), led]) == one
@@ -112,4 +125,6 @@ def test_what_is_missing_is_named() -> None:
         "h2:1: gone",
         "b2: no master is alive",
         "b3: no master is alive",
+        "b4: no replica is in sync with its master",
+        "b4: replica 2 at h2:10911 is not alive",
     ]
