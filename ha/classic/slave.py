@@ -366,21 +366,28 @@ class HAClient:
             HaRefused: an operator must decide. Nothing was removed.
         """
         seconds = self.follower.tail_seconds(start)
-        # With SYNC_FLUSH a master that has lost power has what it let consumers see. This outlives a start of the slave.
-        shown_end = max(confirmed_end, self.follower.log.readable_limit or 0)
+        shown_end = self._shown_end(confirmed_end)
         # An elected master lets consumers see what all nodes hold that count, and answers nothing else.
         if self.settings.elected and not self._holds_record(start, shown_end):
             return
         answered_end = shown_end if self.settings.sync_flush else max(confirmed_end, promised_end)
         if self.settings.accept_loss or (not self._holds_record(start, answered_end) and seconds <= UNPROMISED_SECONDS_MAX):
             return
+        cure = (
+            "stop all brokers of the name, run `ledgermq controller forget` for it, and start this node first"
+            if self.settings.elected
+            else "start this node as the master and the other one as its slave"
+        )
         raise HaRefused(
             f"this slave's log goes to {end}, and its master's is another one from {start} on: {end - start} bytes, stored "
             f"within {seconds:.0f} s, are here only, and of {max(answered_end - start, 0)} of them producers may have been "
-            "told that a slave holds them. Nothing was cut. Either start this node as the master and the other one as its "
-            f"slave, or accept the loss: stop this slave and run `ledgermq store cut STORE --at {start}`, which moves those "
-            "bytes aside"
+            f"told that a slave holds them. Nothing was cut. Either {cure}, or accept the loss: stop this slave and run "
+            f"`ledgermq store cut STORE --at {start}`, which moves those bytes aside"
         )
+
+    def _shown_end(self, confirmed_end: int) -> int:
+        """Up to where consumers may have seen the log. With SYNC_FLUSH a master that has lost power still has that."""
+        return max(confirmed_end, self.follower.log.readable_limit or 0)  # the limit outlives a start of the slave
 
     def _holds_record(self, start: int, end: int) -> bool:
         """Whether the log has a whole record between two offsets; what is confirmed and shown may end inside of one."""
@@ -406,6 +413,9 @@ class HAClient:
         self._confirmed = 0
 
     def _log_dropped(self, start: int, end: int, confirmed_end: int, promised_end: int) -> None:
+        settings = self.settings
+        if settings.elected and settings.all_acknowledge and not self._holds_record(start, self._shown_end(confirmed_end)):
+            confirmed_end = promised_end = start  # as long as a master cannot show a record, it tells no producer of it
         self.losses.dropped += end - start
         self.losses.promised += promised_end - start
         self.losses.confirmed += confirmed_end - start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import trio
@@ -167,6 +168,51 @@ async def test_an_old_master_rejoins_as_slave_of_the_one_that_took_over(
                 assert slave.store.max_offset("T", 0) == 20
                 assert slave.store.max_offset("U", 0) == 7
         assert events_of(logs, "unacknowledged_bytes_dropped")
+
+
+@pytest.mark.parametrize(
+    ("all_acknowledge", "event"), [(True, "unacknowledged_bytes_dropped"), (False, "acknowledged_bytes_dropped")]
+)
+async def test_what_a_deposed_master_held_alone_is_no_loss_unless_it_answers_before_all_hold_it(
+    autojump_clock: MockClock, open_node: OpenNode, all_acknowledge: bool, event: str
+) -> None:
+    """As after each suspension of a master under load; the event of a loss calls a person."""
+    controlled: dict[str, Any] = {"elected": True, "all_acknowledge": all_acknowledge}
+    async with open_node("a", sync_master=True) as old:
+        old.put(20)
+        async with open_node("b", slave=True) as slave:
+            await slave.caught_up(old)
+            slave_disk = slave.disk
+        old.put(3)  # alone
+        old_disk = old.disk.kill()
+    async with open_node("b", disk=slave_disk.kill()) as master:
+        with capture_logs() as logs:
+            async with open_node("a", slave=True, disk=old_disk, **controlled) as slave:
+                await slave.caught_up(master)
+        dropped = [entry["event"] for entry in logs if entry["event"].endswith("acknowledged_bytes_dropped")]
+        assert dropped == [event]
+        assert slave.client.losses.dropped > 0
+        assert slave.client.losses.promised == (0 if all_acknowledge else slave.client.losses.dropped)
+
+
+async def test_under_a_controller_a_refused_loss_is_settled_by_the_controller(
+    autojump_clock: MockClock, open_node: OpenNode
+) -> None:
+    """There brokerRole makes no node the master."""
+    async with open_node("a", sync_master=True) as old:
+        old.put(20)
+        async with open_node("b", slave=True) as slave:
+            await slave.caught_up(old)
+            slave_disk = slave.disk
+        old.put(3)  # alone
+        old_disk = old.disk
+    async with (
+        open_node("b", disk=slave_disk.kill()) as master,
+        open_node("a", slave=True, elected=True, disk=old_disk.kill()) as slave,
+    ):
+        await slave.until(lambda: slave.client.refusal is not None)
+        assert "run `ledgermq controller forget` for it, and start this node first" in (slave.client.refusal or "")
+        assert slave.store.log.max_offset > master.store.log.max_offset
 
 
 async def test_a_slave_left_behind_by_retention_is_filled_anew(autojump_clock: MockClock, open_node: OpenNode) -> None:
