@@ -160,7 +160,7 @@ class ControllerSession:
     elected: ElectedMaster | None = None
     """The last ones."""
     controller: Address | None = None
-    """The controller with which the broker speaks; None while there is none."""
+    """The controller that has registered this broker, and with which it speaks; None while there is none."""
     trouble: str = "no controller has been asked yet"
     """Why there is none."""
     _channel: Channel | None = None
@@ -210,14 +210,12 @@ class ControllerSession:
         if self.identity is not None and not self.identity.check_code:
             self.on_identity(self.identity.broker_id)
         while True:
-            leader = await self._find()
-            reason = "no controller that leads has answered"
+            leader, reason = await self._find()
             if leader is not None:
                 try:
                     async with connected(leader, network=self.network) as channel:
-                        self.controller, self._channel = leader, channel
-                        log.info("controller_found", controller=str(leader))
-                        await self._converse(channel)
+                        self._channel = channel
+                        await self._converse(channel, leader)
                 except* (RemotingError, _Refused) as group:
                     reason = _first_text(group)
             if self.controller is not None or reason != self.trouble:
@@ -225,21 +223,30 @@ class ControllerSession:
             self.controller, self._channel, self.trouble = None, None, reason
             await trio.sleep(FIND_PAUSE_SECONDS)
 
-    async def _find(self) -> Address | None:
-        """Ask all controllers which of them leads, each again and again, so that a silent one delays none of the others."""
+    async def _find(self) -> tuple[Address | None, str]:
+        """Ask all controllers which of them leads, each again and again, so that a silent one delays none of the others.
+
+        Returns:
+            The one that leads, or None and why there is none.
+        """
         found: list[Address] = []
+        failures = {address: f"{address} does not answer" for address in self.settings.controllers}
         with trio.move_on_after(CALL_SECONDS):
             async with trio.open_nursery() as nursery:
                 for address in self.settings.controllers:
-                    nursery.start_soon(self._ask, address, found, nursery.cancel_scope)
-        return found[0] if found else None
+                    nursery.start_soon(self._ask, address, found, failures, nursery.cancel_scope)
+        return (found[0] if found else None), f"no controller that leads has answered: {'; '.join(failures.values())}"
 
-    async def _ask(self, address: Address, found: list[Address], scope: trio.CancelScope) -> None:
+    async def _ask(self, address: Address, found: list[Address], failures: dict[Address, str], scope: trio.CancelScope) -> None:
         while True:
             try:
                 async with connected(address, network=self.network) as channel:
                     answer = await channel.call(RemotingCommand(RequestCode.CONTROLLER_GET_METADATA_INFO), CALL_SECONDS)
+                if answer.code != ResponseCode.SUCCESS:  # of another server
+                    failures[address] = f"{address} is no controller"
+                    break
                 metadata, named = GetMetadataResponse.of(answer), None
+                failures[address] = f"{address} does not lead"
                 if metadata.controller_leader_address:
                     named = Address.parse(metadata.controller_leader_address)
                 if metadata.is_leader:
@@ -248,14 +255,17 @@ class ControllerSession:
                 elif named is not None and named not in self.settings.controllers:  # else it is asked itself, if it still lives
                     found.append(named)
             except (RemotingError, ValueError) as error:
+                failures[address] = str(error)
                 log.debug("controller_not_asked", controller=str(address), reason=str(error))
             await trio.sleep(FIND_PAUSE_SECONDS)
 
-    async def _converse(self, channel: Channel) -> None:
+    async def _converse(self, channel: Channel, leader: Address) -> None:
         if self.identity is None or self.identity.check_code:
             await self._get_id(channel)
         if not self._registered:
             await self._register(channel)
+        self.controller = leader
+        log.info("controller_found", controller=str(leader))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat, channel)
             nursery.start_soon(self._follow_master, channel)
@@ -329,6 +339,7 @@ class ControllerSession:
         would be elected, whatever it lacks, and beside the master that other controllers may have.
         """
         assert self.identity is not None
+        self._registered = False
         answer = await self._call(channel, RequestCode.CONTROLLER_REGISTER_BROKER, self._registration(), one_of=_REMOVED)
         if answer.code != ResponseCode.SUCCESS:
             self._give_up_role()

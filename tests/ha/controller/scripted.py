@@ -38,6 +38,8 @@ class ScriptedController:
     """The state and the handlers."""
 
     address: Address
+    is_controller: bool = True
+    """Whether it is one, and no server of another kind."""
     leads: bool = True
     agrees: bool = True
     """Whether changes of the set are confirmed."""
@@ -106,6 +108,8 @@ class ScriptedController:
         return handler(connection, request)
 
     def _metadata(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        if not self.is_controller:
+            return request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         return request.response(ext=GetMetadataResponse(group="group", is_leader=self.leads).ext())
 
     def _next_id(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:

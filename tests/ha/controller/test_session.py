@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
+import attrs
 import pytest
 import trio
 
@@ -87,6 +88,22 @@ async def test_only_the_controller_that_leads_is_told_anything() -> None:
         assert (beat.max_offset, beat.epoch, beat.confirm_offset, beat.election_priority) == (1000, 3, 900, 7)
 
 
+async def test_why_no_controller_leads_is_said_of_each() -> None:
+    """One of a group without a leader, another server at the wrong port, and one that is not there."""
+    async with both() as (one, other, world):
+        one.leads, other.is_controller = False, False
+        session = session_in(world, [])
+        controllers = [*session.settings.controllers, Address("10.0.0.7", PORT)]
+        session.settings = attrs.evolve(session.settings, controllers=controllers)
+        async with running(session):
+            await until(lambda: "answered" in session.trouble)
+
+        assert session.trouble == (
+            "no controller that leads has answered: 10.0.0.1:9878 does not lead; 10.0.0.2:9878 is no controller; "
+            "10.0.0.7:9878 does not answer"
+        )
+
+
 async def test_the_next_leader_gets_the_heartbeats_and_no_second_registration() -> None:
     """A registration says that the process is a new one, and may have lost something."""
     async with both() as (one, other, world):
@@ -145,9 +162,10 @@ async def test_a_broker_keeps_its_identity_at_controllers_that_do_not_know_its_n
             await until(lambda: one.registrations)
             one.forgotten = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
             await until(lambda: len(one.times_of(RequestCode.CONTROLLER_REGISTER_BROKER)) == 4)
+            assert session.controller is None
+            assert session.trouble.endswith("the test has forgotten")
 
         assert len(one.times_of(RequestCode.CONTROLLER_APPLY_BROKER_ID)) == 1
-        assert session.trouble.endswith("the test has forgotten")
         identity = IdentityFiles(world.disk, "store").load("c", NAME)
         assert identity is not None
         assert (identity.broker_id, identity.check_code) == (1, "")
