@@ -51,6 +51,8 @@ PORTS_PER_BROKER = 10
 """The distance of brokers' ports: a broker uses its port, the next one for slaves, and the one 2 below for the VIP channel."""
 
 RAFT_PORT_DISTANCE = 30_000
+CONTROLLER_PORT_DISTANCE = 10_000
+"""From the name server's port to that of the controller, so that the defaults of `--namesrv` and `--controller` find both."""
 PORT_MAX = 65_535
 TEMPORARY_PREFIX = "ledgermq-up-"
 STORES = "broker-*"
@@ -175,6 +177,8 @@ class Cluster:
     plan: Plan
     namesrv: Namesrv
     brokers: tuple[Shown, ...]
+    controller: str = ""
+    """Its address, with mode `controller`."""
 
     def __repr__(self) -> str:
         return f"<Cluster of {len(self.brokers)} brokers at {self.namesrv.address}>"
@@ -283,7 +287,7 @@ def _has_files(folder: Path, pattern: str = "*") -> bool:
 
 @contextmanager
 def _ports(plan: Plan) -> Generator[Ports]:
-    """The ports of the brokers, and of nodes 30000 above them as in RocketMQ's examples.
+    """The ports of the brokers, of nodes 30000 above them as in RocketMQ's examples, and of the controller.
 
     Where these are not given or too high, free ports are reserved for the length of the `with` block: a node that ended starts
     again on the same ports.
@@ -296,8 +300,10 @@ def _ports(plan: Plan) -> Generator[Ports]:
             clients = stack.enter_context(reserved_ports(plan.host, count, BROKER_PORTS))
         if plan.mode == "dledger" and (not first or raft[-1] > PORT_MAX):
             raft = stack.enter_context(reserved_ports(plan.host, count))
-        first_free, second_free = stack.enter_context(reserved_ports(plan.host, 2))
-        yield Ports(clients, raft, (first_free, second_free))
+        controller, group = stack.enter_context(reserved_ports(plan.host, 2))
+        if plan.port and plan.port + CONTROLLER_PORT_DISTANCE <= PORT_MAX:
+            controller = plan.port + CONTROLLER_PORT_DISTANCE
+        yield Ports(clients, raft, (controller, group))
 
 
 @contextmanager
@@ -344,7 +350,8 @@ async def _open_cluster(plan: Plan, options: Sequence[str], world: World) -> Asy
                     async with trio.open_nursery() as starting:
                         for process in processes:
                             starting.start_soon(nursery.start, process.run)
-                    yield Cluster(plan, namesrv, await _with_masters(str(namesrv.address), processes, plan))
+                    masters = await _with_masters(str(namesrv.address), processes, plan)
+                    yield Cluster(plan, namesrv, masters, configs[0].controller_addr)
                     nursery.cancel_scope.cancel()
             else:
                 async with AsyncExitStack() as stack:
@@ -397,14 +404,13 @@ async def _masters(admin: Admin, plan: Plan) -> dict[str, str]:
 
 def _announce(cluster: Cluster) -> str:
     plan = cluster.plan
-    servers = [("name server", "", str(cluster.namesrv.address))]
-    servers += [(broker.name, broker.role, broker.address) for broker in cluster.brokers]
-    rows: list[dict[str, object]] = [{"what": name, "role": role, "address": at} for name, role, at in servers]
+    servers: list[tuple[object, ...]] = [("name server", "", str(cluster.namesrv.address), "")]
+    servers += [("controller", "", cluster.controller, "")] if cluster.controller else []
+    servers += [(broker.name, broker.role, broker.address, broker.process_id) for broker in cluster.brokers]
     led_on = "" if plan.mode == "local" else "another one leads, and "
-    killable = [broker.process_id for broker in cluster.brokers if broker.process_id is not None]
-    if killable:
-        for row, process_id in zip(rows, ("", *killable), strict=True):
-            row["process"] = process_id
+    killable = plan.divided
+    columns = ("what", "role", "address", *(("process",) if killable else ()))
+    rows: list[dict[str, object]] = [dict(zip(columns, server, strict=False)) for server in servers]
     elsewhere = f" --namesrv {cluster.namesrv.address}" if cluster.namesrv.port != NamesrvConfig().listen_port else ""
     return "\n".join(
         (

@@ -140,6 +140,8 @@ def test_a_controller_elects_another_master_when_one_is_killed(start: Start, run
     arguments = ("up", "--mode", "controller", "--port", "0", "--broker-port", "0", "--store", str(tmp_path / "store"))
     up = start(*arguments)
     address = up.wait_for(r"name server +(\S+:\d+)\n")[1]
+    controller = up.wait_for(r"controller +(\S+:\d+)\n")[1]
+    assert "in sync" in runner("controller", "status", "--controller", controller).stdout
     process_id = int(up.wait_for(r"broker-a +master +\S+ +(\d+)\n")[1])
     runner("send", "hello", "kept", namesrv=address)
     assert re.search(
