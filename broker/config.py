@@ -329,6 +329,12 @@ them for those of a super user. Nodes that share an `haSecret` need none."""
         if self.enable_controller_mode:
             self._check_controller()
             return
+        if self.controller_addr:
+            raise BadConfig(
+                "controllerAddr",
+                self.controller_addr,
+                "empty without enableControllerMode=true: this broker would be a master beside the one that is elected",
+            )
         if self.enable_dleger_commit_log:
             self._check_dledger()
         if self.broker_role == SLAVE and self.broker_id <= MASTER_ID:

@@ -86,6 +86,11 @@ def test_a_master_whose_heartbeats_would_count_too_short_or_be_refused_does_not_
     config_of(controlled | {"controllerHeartBeatTimeoutMills": str(HEARTBEAT_TIMEOUT_MILLIS_MAX)})
 
 
+def test_controllers_without_their_mode_are_refused() -> None:
+    with pytest.raises(BadConfig, match="controllerAddr must be empty without enableControllerMode=true"):
+        config_of({"controllerAddr": "10.0.0.1:19876"})
+
+
 @pytest.mark.parametrize("broker_id", ["-1", "0", "3"])
 def test_a_controller_gives_role_and_id_whatever_the_file_says(broker_id: str) -> None:
     entries = {"brokerRole": "SLAVE", "brokerId": broker_id, "enableControllerMode": "true", "controllerAddr": "10.0.0.1:9878"}
