@@ -204,7 +204,8 @@ class Session:
         except NotSupported as error:
             if command.code not in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):
                 raise
-            remark = f"it is a broker and no name server; name servers listen on port {DEFAULT_NAMESRV_PORT} by default"
+            kind = "it is a broker or a controller and no name server"
+            remark = f"{kind}; name servers listen on port {DEFAULT_NAMESRV_PORT} by default"
             raise NotSupported(error.code, remark, error.address) from error
 
     def update_name_servers(self, namesrv: str | Iterable[str]) -> None:

@@ -232,7 +232,8 @@ async def test_a_broker_that_is_given_as_a_name_server_is_told_apart(autojump_cl
     async with open_cluster() as cluster:
         broker = await cluster.start_broker("b1")
         async with open_session(str(broker.address), cluster.world) as session:
-            with pytest.raises(NoRoute, match="it is a broker and no name server; name servers listen on port 9876 by default"):
+            told = "it is a broker or a controller and no name server; name servers listen on port 9876 by default"
+            with pytest.raises(NoRoute, match=told):
                 await session.refresh_route("t")
 
 
