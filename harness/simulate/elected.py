@@ -364,6 +364,7 @@ class ElectedRun(NodesRun[ElectedDraw]):
 
         with suppress(RequestRefused):
             await leading.server.node.decide(judge)
+            self.group.ask_controllers()  # the next fault, which replaces no master, waits for this one
             self.blows[f"{order}_carried_out"] += 1
             self.scene.note(f"replica {replica}: {order}")
 
