@@ -46,10 +46,11 @@ async def command(groups: tuple[str, ...], lag_max: int, disk_max: int, names_mi
     """Check a cluster, and end with the status of a Nagios plugin: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN.
 
     Critical is what keeps clients from sending or reading: no name server, no broker, fewer broker names than --brokers, a
-    name without a master, a master that does not answer, or that waits for a replica which is gone because no controller
-    answers, a DLedger group without a leader or with two. A warning is what only protects less, and a disk or a consumer group
-    beyond its bound. Unknown is a wrong option, and a consumer group that does not exist or cannot be asked for. The line names
-    all that was found; the status is that of the worst, in this order.
+    name without a master, a master that does not answer, a DLedger group without a leader or with two; under a controller, a
+    master that waits for a replica which is gone because no controller answers, or with less than minInSyncReplicas. A warning
+    is what only protects less, and a disk or a consumer group beyond its bound. Unknown is a wrong option, and a consumer group
+    that does not exist or cannot be asked for. The line names all that was found; the status is that of the worst, in this
+    order.
     """
     unknown: list[str] = []
     lags: dict[str, int] = {}

@@ -102,11 +102,16 @@ def degradations_of(rows: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> 
 
 
 def _outages_under_controllers(rows: list[dict[str, Any]]) -> list[str]:
-    """Masters that wait for a replica which is gone, and have no controller that takes it out of the set."""
+    """Masters that refuse sends, or wait for a replica which is gone and have no controller that takes it out of the set."""
     found: list[str] = []
     for row in rows:
-        ha, controlled = row["ha"] or {}, _controlled(row)
-        gone = {*controlled.get("waits_for", ())} - {one.get("broker_id") for one in ha.get("ha_connection_info") or ()}
+        ha: dict[str, Any] = row["ha"] or {}
+        controlled = _controlled(row)
+        slaves: list[dict[str, Any]] = ha.get("ha_connection_info") or []
+        gone = {*controlled.get("waits_for", ())} - {slave.get("broker_id") for slave in slaves}
+        in_sync: list[int] = controlled.get("sync_state_set") or []
+        if row["role"] == "master" and len(in_sync) < (wanted := controlled.get("min_in_sync_replicas", 0)):
+            found.append(f"{row['broker']}: sends are refused, because of {wanted} copies {len(in_sync)} are in sync")
         if controlled.get("trouble") and gone:
             replicas = ", ".join(map(str, sorted(gone)))
             found.append(f"{row['broker']}: sends wait for replica {replicas}, which is gone, until a controller removes it")
@@ -122,8 +127,9 @@ def _degradations_under_controllers(rows: list[dict[str, Any]]) -> list[str]:
         if controlled.get("trouble"):
             found.append(f"{row['broker']}: {row['address']} has no controller, so none elects: {controlled['trouble']}")
         if row["role"] == "master" and controlled:
-            in_sync[row["broker"]] = members = controlled.get("sync_state_set") or []
-            found += [f"{row['broker']}: no replica is in sync with its master"] if len(members) == 1 else []
+            in_sync[row["broker"]] = controlled.get("sync_state_set") or []
+            if len(in_sync[row["broker"]]) == 1:
+                found.append(f"{row['broker']}: no replica is in sync with its master")
     late = [row for row in rows if row["role"] != "master" and row["id"] not in in_sync.get(row["broker"], [row["id"]])]
     return found + [f"{row['broker']}: replica {row['id']} at {row['address']} is not in sync" for row in late]
 

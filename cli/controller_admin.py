@@ -57,7 +57,7 @@ class Asked:
 
 def _addresses(_context: click.Context, _parameter: click.Parameter, text: str) -> list[Address]:
     try:
-        return [Address.parse(part) for part in text.replace(",", ";").split(";") if part.strip()]
+        return [Address.parse(part) for part in text.replace(",", ";").split(";") if part.strip()] or [Address.parse(text)]
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 

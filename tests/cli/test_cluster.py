@@ -188,18 +188,20 @@ def test_a_replica_that_no_controller_would_elect_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "connected", "found"),
+    ("trouble", "connected", "wanted", "found"),
     [
-        ("it is silent", [], ["a: sends wait for replica 2, which is gone, until a controller removes it"]),
-        ("it is silent", [2], []),
-        (None, [], []),
+        ("it is silent", [], 2, ["a: sends wait for replica 2, which is gone, until a controller removes it"]),
+        ("it is silent", [2], 2, []),
+        (None, [], 2, []),
+        (None, [2], 3, ["a: sends are refused, because of 3 copies 2 are in sync"]),
     ],
 )
-def test_a_master_that_no_controller_relieves_of_a_lost_replica_is_an_outage(
-    trouble: str | None, connected: list[int], found: list[str]
+def test_a_master_that_acknowledges_nothing_is_an_outage(
+    trouble: str | None, connected: list[int], wanted: int, found: list[str]
 ) -> None:
+    """Because no controller relieves it of a lost replica, or because of minInSyncReplicas."""
     ha = {
-        "controller": {"trouble": trouble, "waits_for": [2], "sync_state_set": [1, 2]},
+        "controller": {"trouble": trouble, "waits_for": [2], "sync_state_set": [1, 2], "min_in_sync_replicas": wanted},
         "ha_connection_info": [{"broker_id": number} for number in connected],
     }
     assert outages_of([{"broker": "a", "id": 0, "role": "master", "address": "h:1", "ha": ha, "error": None}], []) == found
