@@ -116,6 +116,8 @@ async def _take(namesrv: str, group: str, topic: str, tag: str, from_beginning: 
                     ends[queue] = (await admin.queue_range(queue))[1]
             unread = _unread(consumer, ends)
             if not unread:
+                if not consumer.queues and not (health := await consumer.healthy()):
+                    raise click.ClickException(f"{group} has got no queue of {topic}: {'; '.join(health.problems)}")
                 break
             if not messages:
                 watch.poll_got_nothing(unread)

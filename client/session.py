@@ -308,7 +308,7 @@ class Session:
             return ["no broker is connected"]
         silence = trio.current_time() - self.heartbeat_at
         if silence > HEARTBEATS_MISSED_MAX * self.heartbeat_seconds:
-            return [f"no broker has answered a heartbeat for {silence:.0f} s"]
+            return ["no broker has answered a heartbeat" + (f" for {silence:.0f} s" if silence < inf else "")]
         return []
 
     async def heartbeat_everywhere(self) -> None:

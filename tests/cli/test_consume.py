@@ -136,6 +136,19 @@ def test_silence_before_the_end_is_no_end(ledgermq: Run, monkeypatch: pytest.Mon
     assert "and not all was read" in refused.stderr
 
 
+def test_a_member_that_its_broker_refuses_does_not_pass_for_one_that_has_read_all(
+    ledgermq: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a new group cannot be written down: it gets no queue, and has none that it has not read."""
+    ledgermq("send", "Refusing", "never shown")
+    monkeypatch.setattr("ledgermq.client.session.heartbeat", lambda *_: {})
+
+    refused = ledgermq("consume", "Refusing", "--from-beginning", "--group", "refused", status=1)
+
+    assert refused.stdout == ""
+    assert "refused has got no queue of Refusing: no broker has answered a heartbeat; " in refused.stderr
+
+
 def test_a_member_does_not_wait_for_a_silent_queue_while_others_are_sent_to(
     ledgermq: Run, namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
