@@ -40,9 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all tests are collected: what that makes stays
     config.pluginmanager.register(RealWorld())
     # A busy machine must not turn a slow example into a failure: hangs are found by the limits of the tests themselves. The
-    # examples are the same in every run, so that a commit gets one verdict, and others with `--order`.
-    derandomize = config.option.order == 0
-    settings.register_profile("ours", deadline=None, derandomize=derandomize, suppress_health_check=[HealthCheck.too_slow])
+    # examples are the same in every run, so that a commit gets one verdict; with `--order` they are others, and twice as many.
+    fixed = config.option.order == 0
+    too_slow = [HealthCheck.too_slow]
+    settings.register_profile(
+        "ours", deadline=None, derandomize=fixed, max_examples=50 if fixed else 100, suppress_health_check=too_slow
+    )
     settings.load_profile("ours")
 
 

@@ -145,7 +145,7 @@ def test_messages_of_the_classic_log_are_read_behind_which_the_ledger_goes_on(ho
 
 
 @pytest.mark.parametrize("how", [End.KILL, End.POWER], ids=lambda end: end.name.lower())
-@pytest.mark.parametrize("seconds", [0.0, pytest.param(0.05, marks=pytest.mark.slow), 0.5])
+@pytest.mark.parametrize("seconds", [0.0, *(pytest.param(later, marks=pytest.mark.slow) for later in (0.05, 0.5))])
 def test_a_group_that_ends_while_it_is_switched_goes_on_with_the_switch(how: End, seconds: float) -> None:
     """The classic log may be sealed and the ledger still be empty; nothing of either is lost or there twice."""
 

@@ -56,9 +56,8 @@ def test_a_store_is_dumped_and_verified(runner: Run, store: Path) -> None:
     report = json.loads(runner("store", "verify", str(store), "--json", status=1).stdout)
     assert report["problem_count"] > 0
 
-    content = log.read_bytes()
     with log.open("r+b") as file:
-        file.seek(content.index(b"three"))
+        file.seek(file.read(1 << 16).index(b"three"))  # the file has a size of 1 GiB
         file.write(b"seven")
     to_the_damage = runner("store", "dump", str(store), status=1)
     assert [line.split()[-1] for line in to_the_damage.stdout.splitlines()] == ["one", "two"]

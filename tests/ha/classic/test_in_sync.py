@@ -376,4 +376,4 @@ class GroupWithTwoCopies(Group):
 
 
 TestGroup, TestGroupWithTwoCopies = Group.TestCase, GroupWithTwoCopies.TestCase
-TestGroup.settings = TestGroupWithTwoCopies.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestGroup.settings = TestGroupWithTwoCopies.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
