@@ -141,7 +141,11 @@ def test_a_member_that_its_broker_refuses_does_not_pass_for_one_that_has_read_al
 ) -> None:
     """As where a new group cannot be written down: it gets no queue, and has none that it has not read."""
     ledgermq("send", "Refusing", "never shown")
-    monkeypatch.setattr("ledgermq.client.session.heartbeat", lambda *_: {})
+
+    def names_nobody(*_: object) -> dict[str, object]:
+        return {}
+
+    monkeypatch.setattr("ledgermq.client.session.heartbeat", names_nobody)
 
     refused = ledgermq("consume", "Refusing", "--from-beginning", "--group", "refused", status=1)
 

@@ -326,10 +326,10 @@ async def test_a_replica_that_the_controller_does_not_take_in_keeps_no_other_one
             acks.hold(2, 1000)
             await until(lambda: one.proposals)
             acks.leave(3)
-            await until(lambda: acks.members == {1})
+            await until(lambda: acks.members == frozenset({1}))
 
             acks.hold(4, 1000)
-            await until(lambda: acks.members == {1, 4})
+            await until(lambda: acks.members == frozenset({1, 4}))
 
             one.proposals.clear()
             await trio.sleep(20)
