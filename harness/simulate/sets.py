@@ -105,6 +105,10 @@ class SetWatch(ElectionWatch):
             notify()
         self.lossy &= known.members
 
+    def takes(self, node: Node, term: int) -> bool:
+        """Whether a node has been seen to accept messages in a term."""
+        return self._takes.get(node.host) == term
+
     def look(self, nodes: list[Node]) -> None:
         """Compare what the nodes let consumers see, and record who accepts messages."""
         changed = False
@@ -196,7 +200,8 @@ class SetScene(ElectingScene):
     def find_leader(self) -> Node | None:
         term = self.watch.known.term
         for node in self.nodes:
-            if node.broker is not None and node.broker.role.takes_puts and node.broker.role.state.term == term:
+            leads = node.broker is not None and node.broker.role.takes_puts and node.broker.role.state.term == term
+            if leads and self.watch.takes(node, term):  # else the life of its predecessor has not ended yet
                 return node
         return None
 

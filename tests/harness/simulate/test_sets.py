@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import trio
 
 from harness.simulate.scene import Node
 from harness.simulate.sets import KnownSet, SetScene, SetWatch, _View  # pyright: ignore[reportPrivateUsage]
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.config import BrokerConfig
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.local_commitlog import LocalCommitLog
@@ -85,19 +88,24 @@ def _log_of(sent: bytes, disk: SimDisk | None = None) -> LocalCommitLog:
 
 def _judged(put: Put, *, copies: int | None, holders: str, members: str, master: str) -> list[str]:
     """What is found when the message is acknowledged that these of the replicas a, b and c hold."""
+    scene = _scene(copies)
+    addresses = {name: str(node.address) for name, node in zip("abc", scene.nodes, strict=True)}
+    for name, node in zip("abc", scene.nodes, strict=True):
+        if name in holders:
+            _log_of(_record(b"%d;" % put.number), node.machine.disk)
+    scene.watch.learn(KnownSet(1, 1, addresses[master], frozenset(addresses[name] for name in members)))
+    scene.copies(put)
+    return scene.watch.violations
+
+
+def _scene(copies: int | None) -> SetScene:
+    """Three brokers that do not run."""
     history, watch = History(sync_flush=False), SetWatch(SEGMENT, may_lose=copies == 2)
     scene = SetScene(
         random.Random(1), SimFabric(), history, 1.0, watch=watch, sync_flush=False, members_min=1, copies_min=copies
     )
-    machines = sim_machines(seed=1, count=3)
-    scene.nodes += [Node(machine, BrokerConfig(store_path_root_dir="store")) for machine in machines]
-    addresses = {name: str(node.address) for name, node in zip("abc", scene.nodes, strict=True)}
-    for name, machine in zip("abc", machines, strict=True):
-        if name in holders:
-            _log_of(_record(b"%d;" % put.number), machine.disk)
-    watch.learn(KnownSet(1, 1, addresses[master], frozenset(addresses[name] for name in members)))
-    scene.copies(put)
-    return watch.violations
+    scene.nodes += [Node(machine, BrokerConfig(store_path_root_dir="store")) for machine in sim_machines(seed=1, count=3)]
+    return scene
 
 
 def _acknowledged() -> Put:
@@ -158,3 +166,21 @@ def test_another_message_at_the_same_position_is_found() -> None:
     _View(watch, "b", _log_of(first + _record(b"3;"))).compare()
 
     assert len(watch.violations) == 1
+
+
+async def test_an_elected_node_leads_once_the_life_of_its_predecessor_has_ended() -> None:
+    """What is read of its tables before would count as if the predecessor had lost commits while it ran (seed 5267)."""
+    scene = _scene(None)
+    ends = list[None]()
+    scene.watch.on_change.append(lambda: ends.append(None))
+    node = scene.nodes[0]
+    role = SimpleNamespace(takes_puts=True, state=SimpleNamespace(term=1))
+    node.process.server = cast("Broker", SimpleNamespace(role=role))
+    scene.watch._views[node.host] = _View(scene.watch, node.host, _log_of(_record(b"1;")))  # pyright: ignore[reportPrivateUsage]
+    scene.watch.learn(KnownSet(1, 1, str(node.address), frozenset({str(node.address)})))
+
+    assert scene.leader is None
+    scene.look()
+
+    assert scene.leader is node
+    assert len(ends) == 1
