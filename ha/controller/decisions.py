@@ -193,7 +193,8 @@ def decide_election(request: ElectMasterRequest, situation: Situation) -> Decisi
         )
         raise RequestRefused(
             code,
-            f"no replica of {one.name} may become master: of {_listed(one.in_sync)} in sync none is alive, "
+            f"no replica of {one.name} may become master: "
+            f"{f'of {_listed(one.in_sync)} in sync none is alive' if one.in_sync else 'all that were in sync were forgotten'}, "
             f"enableElectUncleanMaster is {'on, and no other is alive' if situation.unclean else 'off'}; nothing was changed",
         )
     event = election_of(one, master, situation)
@@ -209,8 +210,8 @@ def _designated(one: BrokerSet, named: int, situation: Situation) -> int:
     if not one.first and named not in one.in_sync and not situation.unclean:
         raise RequestRefused(
             ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
-            f"replica {named} of {one.name} is not in sync ({_listed(one.in_sync)} are) and may lack acknowledged messages, "
-            "and enableElectUncleanMaster is off; nothing was changed",
+            f"replica {named} of {one.name} is not in sync (in sync: {_listed(one.in_sync)}) and may lack acknowledged "
+            "messages, and enableElectUncleanMaster is off; nothing was changed",
         )
     return named
 

@@ -238,6 +238,9 @@ def test_nobody_outside_the_set_is_elected_because_nobody_else_is_there() -> Non
         cluster.elect()
     with refused(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "not in sync"):
         cluster.elect(3, designate=True)
+    cluster.clean("1;2")
+    with refused(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "all that were in sync were forgotten, enableElectUncleanMaster"):
+        cluster.elect(3)
 
 
 def test_an_unclean_election_is_switched_on_by_name() -> None:
