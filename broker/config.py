@@ -253,7 +253,8 @@ RocketMQ this is off, and a message that was acknowledged can be lost with the m
     sync_from_last_file: bool = False
     """Whether an empty replica begins with the last segment of its master instead of the first."""
     async_learner: bool = False
-    """Whether this replica only copies the log: it is never in sync, no put waits for it, and it is not elected."""
+    """Whether this replica only copies the log: it is never in sync, no put waits for it, and it is not elected once
+the name has had a master."""
     ha_max_time_slave_not_catchup: int = _key(2000, _POSITIVE)
     """A replica that is behind for so long is no longer in sync; RocketMQ waits for 15,000 ms."""
     broker_heartbeat_interval: int = _key(200, _POSITIVE)

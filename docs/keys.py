@@ -179,8 +179,14 @@ BROKER: Mapping[str, Mapping[str, Text]] = {
             "A send waits for all replicas in sync; otherwise for `inSyncReplicas` of them, and a failover may lose it.",
             ours="The default is `true`; RocketMQ's is `false`.",
         ),
-        "syncFromLastFile": Text("An empty replica begins with the master's last segment, not its first.", ours=NEWER),
-        "asyncLearner": Text("A replica only copies the log; it is never in sync, and so it is not elected.", ours=NEWER),
+        "syncFromLastFile": Text(
+            "An empty replica begins with the master's last segment, not its first; as master it lacks what is before.",
+            ours=NEWER,
+        ),
+        "asyncLearner": Text(
+            "A replica only copies the log; it is never in sync, and so it is not elected once the name has had a master.",
+            ours=NEWER,
+        ),
         "haMaxTimeSlaveNotCatchup": Text(
             "A replica that is behind for so long is no longer in sync.", MS, ours="RocketMQ waits for 15,000."
         ),
