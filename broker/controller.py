@@ -136,6 +136,7 @@ class ControllerReplication(ClassicReplication[ElectedNode]):
                 "masterEpoch": elected.epoch if elected is not None else None,
                 "syncStateSet": sorted(in_sync.members if in_sync is not None else node.members),
                 "syncStateSetEpoch": in_sync.set_epoch if in_sync is not None else node.set_epoch,
+                "asyncLearner": node.settings.async_learner,
                 "minInSyncReplicas": node.settings.min_in_sync_replicas,
                 "waitsFor": sorted(in_sync.required) if in_sync is not None else [],
                 "confirmOffset": self.store.log.readable_offset,

@@ -130,7 +130,8 @@ def _degradations_under_controllers(rows: list[dict[str, Any]]) -> list[str]:
             in_sync[row["broker"]] = controlled.get("sync_state_set") or []
             if len(in_sync[row["broker"]]) == 1:
                 found.append(f"{row['broker']}: no replica is in sync with its master")
-    late = [row for row in rows if row["role"] != "master" and row["id"] not in in_sync.get(row["broker"], [row["id"]])]
+    replicas = [row for row in rows if row["role"] != "master" and not _controlled(row).get("async_learner")]
+    late = [row for row in replicas if row["id"] not in in_sync.get(row["broker"], [row["id"]])]
     return found + [f"{row['broker']}: replica {row['id']} at {row['address']} is not in sync" for row in late]
 
 

@@ -167,7 +167,7 @@ def test_a_cluster_of_which_nothing_is_left_is_no_healthy_one(start: Start, runn
 
 
 def test_a_replica_that_no_controller_would_elect_is_named() -> None:
-    """And a broker that has lost its controllers, which nobody would replace."""
+    """And a broker that has lost its controllers, which nobody would replace; not a learner, which is never in sync."""
 
     def row(number: int, controller: dict[str, Any]) -> dict[str, Any]:
         role, address = ("slave" if number else "master"), f"10.0.0.{number}:10911"
@@ -176,9 +176,8 @@ def test_a_replica_that_no_controller_would_elect_is_named() -> None:
             "broker": "a", "id": number, "role": role, "address": address, "ha": ha, "error": None, "waits_in_vain": None,
         }  # fmt: skip
 
-    found = degradations_of(
-        [row(0, {"sync_state_set": [1, 2]}), row(2, {"trouble": "it is silent"}), row(3, {"trouble": None})], []
-    )
+    replicas = [row(2, {"trouble": "it is silent"}), row(3, {"trouble": None}), row(4, {"async_learner": True})]
+    found = degradations_of([row(0, {"sync_state_set": [1, 2]}), *replicas], [])
 
     assert found == [
         "a: 10.0.0.2:10911 has no controller, so none elects: it is silent",
