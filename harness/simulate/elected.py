@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import attrs
 import trio
@@ -23,7 +23,10 @@ from ledgermq.ha.controller.config import ControllerConfig
 from ledgermq.ha.controller.decisions import Decision, Situation, decide_cleaning, decide_election
 from ledgermq.ha.controller.protocol import CleanBrokerDataRequest, ElectMasterRequest
 from ledgermq.ha.controller.server import Controller, open_controller
+from ledgermq.remoting.codes import RequestCode
+from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.errors import RequestRefused
+from ledgermq.remoting.server import ServerConnection
 from ledgermq.testing.checkers import DLEDGER_CHECKERS
 from ledgermq.testing.embedded import broker_configs
 from ledgermq.testing.history import End, History
@@ -57,6 +60,20 @@ COMMIT_SECONDS = 5.0
 class ElectedRun(NodesRun[ElectedDraw]):
     """The run of one seed."""
 
+    codes: ClassVar[frozenset[RequestCode]] = frozenset(
+        {
+            RequestCode.BROKER_HEARTBEAT,
+            RequestCode.EXCHANGE_BROKER_HA_INFO,
+            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+            RequestCode.CONTROLLER_ELECT_MASTER,
+            RequestCode.CONTROLLER_REGISTER_BROKER,
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+            RequestCode.UPDATE_CONTROLLER_CONFIG,
+            RequestCode.CLEAN_BROKER_DATA,
+            RequestCode.CONTROLLER_APPLY_BROKER_ID,
+        }
+    )
+    """The requests that change state and that brokers, controllers and administrators of these groups make."""
     converge_seconds: ClassVar[float] = 120.0
     blows: Counter[str] = attrs.field(factory=Counter[str])
     _starting: trio.Lock = attrs.field(factory=trio.Lock)
@@ -349,8 +366,11 @@ class ElectedRun(NodesRun[ElectedDraw]):
                 await trio.sleep(blow.seconds)
 
     async def _order(self, order: str) -> None:
-        """Do what an administrator may: name the next master, or have a replica forgotten, not the only one in sync."""
+        """Do what an administrator may: name the next master, forget a replica, not the only one in sync, or configure."""
         leading = self.group.leading_controller
+        if order == "configure":
+            await self._configure(leading)
+            return
         if leading is None or leading.server is None or (one := leading.server.node.state.sets.get(NAME)) is None:
             return
         replica = self.rng.choice([broker_id for broker_id in sorted(one.replicas) if one.in_sync - {broker_id}] or [0])
@@ -367,6 +387,15 @@ class ElectedRun(NodesRun[ElectedDraw]):
             self.group.ask_controllers()  # the next fault, which replaces no master, waits for this one
             self.blows[f"{order}_carried_out"] += 1
             self.scene.note(f"replica {replica}: {order}")
+
+    async def _configure(self, controller: Process[Controller] | None) -> None:
+        """Let a controller look for dead masters more often or less often; its file may not be written."""
+        if controller is not None and controller.server is not None:
+            change = b"scanNotActiveBrokerInterval=%d" % self.rng.choice((20, 400))
+            with suppress(RequestRefused, OSError):
+                request = RemotingCommand(RequestCode.UPDATE_CONTROLLER_CONFIG, body=change)
+                await controller.server.service.update_config(cast("ServerConnection", None), request)
+                self.blows["configured"] += 1
 
     async def _disturb(self, blow: str, seconds: float) -> None:
         """Inject a fault that ends no process, for a while."""

@@ -41,8 +41,8 @@ CONTROLLER_BLOWS = ("slow controller", "leading controller's sync fails", "leadi
 """Kinds of faults in a further life of some seeds."""
 RESTORES = ("restore", "restore master")
 """Kinds of faults in which a node comes back with an older copy of its disk, in a further life of some seeds."""
-ORDERS = ("elect", "forget")
-"""What administrators ask of controllers in further lives of some seeds: another master, or to forget a replica."""
+ORDERS = ("elect", "forget", "configure")
+"""What administrators ask of controllers in further lives of some seeds: another master, to forget a replica, a setting."""
 SYNC_SECONDS_FAST = 0.01
 """Where syncs take longer, more than a few of RocketMQ's shortest frames must be under way at a time: a replica syncs once for
 all that have come, and would otherwise copy less in a second than clients send."""
