@@ -207,12 +207,16 @@ class SetScene(ElectingScene):
 
     def whole(self) -> bool:
         """Whether there is a master and all nodes are in sync with it."""
+        self.ask_controllers()  # a replica leaves the set when it registers
         return self.leader is not None and len(self.watch.known.members) == len(self.nodes)
 
     def all_reach_controllers(self) -> bool:
-        """Whether the leading controller has heard lately from each broker."""
+        """Whether the leading controller has heard lately from each broker, and from its present process.
+
+        Until a process has registered, which is before it gets a role, the controllers go by what the last one has said.
+        """
         leading = self.leading_controller
-        if leading is None or leading.server is None:
+        if leading is None or leading.server is None or any(n.broker is None or n.broker.node.is_removed for n in self.nodes):
             return False
         situation = leading.server.node.situation
         one = situation.state.sets.get(NAME)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 import trio
 
-from harness.simulate.scene import Node
-from harness.simulate.sets import KnownSet, SetScene, SetWatch, _View  # pyright: ignore[reportPrivateUsage]
+from harness.simulate.scene import Node, Process
+from harness.simulate.sets import NAME, KnownSet, SetScene, SetWatch, _View  # pyright: ignore[reportPrivateUsage]
 from ledgermq.broker.broker import Broker
 from ledgermq.broker.config import BrokerConfig
+from ledgermq.ha.controller.server import Controller
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.segments import Segments
@@ -184,3 +186,21 @@ async def test_an_elected_node_leads_once_the_life_of_its_predecessor_has_ended(
 
     assert scene.leader is node
     assert len(ends) == 1
+
+
+async def test_a_broker_reaches_the_controllers_once_its_present_process_has_a_role() -> None:
+    """Until then they go by what its last process has said, and may elect it, whatever it has lost since (seed 5087)."""
+    scene = _scene(None)
+    processes = [SimpleNamespace(is_removed=False) for _ in scene.nodes]
+    for node, process in zip(scene.nodes, processes, strict=True):
+        node.process.server = cast("Broker", SimpleNamespace(node=process))
+    replicas = SimpleNamespace(replicas=range(3))
+    situation = SimpleNamespace(state=SimpleNamespace(sets={NAME: replicas}), is_alive=Mock(return_value=True))
+    leading = SimpleNamespace(is_leader=True, leading=SimpleNamespace(term=1))
+    controller = SimpleNamespace(server=SimpleNamespace(node=SimpleNamespace(replica=leading, situation=situation)))
+    scene.controllers.append(cast("Process[Controller]", controller))
+    assert scene.all_reach_controllers()
+
+    processes[0].is_removed = True
+
+    assert not scene.all_reach_controllers()
