@@ -237,11 +237,11 @@ class SetScene(ElectingScene):
         self.look()
         watch, place = self.watch, f"message {put.number} was acknowledged at {put.physical_offset}"
         members, lacking = watch.known.members, {str(node.address) for node in self.nodes if not self._has(node, put)}
-        if self.copies_min is None:
-            for address in sorted((members & lacking) - watch.lossy):
-                watch.found(f"{place}, and {address}, in sync, lacks it")
         excused = {str(node.address) for node in self.nodes if self._lost_at.get(node, -inf) >= put.sent_at}
         missing = lacking - excused
+        if self.copies_min is None:
+            for address in sorted((members & missing) - watch.lossy):
+                watch.found(f"{place}, and {address}, in sync, lacks it")
         copies = min(self.copies_min or 1, len(members))
         if len(self.nodes) - len(missing) < max(self.members_min, copies):
             watch.found(

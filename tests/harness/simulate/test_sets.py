@@ -18,7 +18,7 @@ from ledgermq.ha.controller.server import Controller
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.segments import Segments
-from ledgermq.testing.history import History, Put
+from ledgermq.testing.history import End, History, Put
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.network import SimFabric
@@ -144,6 +144,25 @@ async def test_a_copy_outside_the_set_does_not_count() -> None:
 
     assert len(found) == 1
     assert "needs 2 copies in the set" in found[0]
+
+
+@pytest.mark.parametrize("sent_later", [0.0, 1.0])
+async def test_only_a_message_sent_before_a_replica_lost_bytes_may_be_lacking_when_it_is_answered(sent_later: float) -> None:
+    """That loss was counted when the replica was elected, before anybody knew that the message was acknowledged (seed 6015)."""
+    scene, put = _scene(None), _acknowledged()
+    put.sent_at += sent_later
+    node, holder = scene.nodes[:2]
+    _log_of(_record(b"%d;" % put.number), holder.machine.disk)
+    members = frozenset({str(node.address), str(holder.address)})
+    scene.watch.learn(KnownSet(1, 1, str(node.address), members))
+    scene.ends(node.process, End.POWER)
+    scene.watch.learn(KnownSet(2, 2, str(node.address), members))
+    assert scene.watch.losses == 1
+
+    scene.copies(put)
+
+    lacking = f"message {put.number} was acknowledged at 0, and {node.address}, in sync, lacks it"
+    assert scene.watch.violations == ([lacking] if sent_later else [])
 
 
 def test_the_first_bytes_of_a_record_are_no_message_that_consumers_see() -> None:
