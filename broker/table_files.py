@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import orjson
 
-from ..message.control import Control
+from ..message.control import TABLES_CARRIED, Control
 from ..message.numbers import int_of, long_of
 from ..store.message_store import MessageStore
 from ..world.clock import Clock
@@ -74,7 +74,7 @@ class TableFiles:
         persistence.load(ACCESS_FILE, tables.access.load, replaceable=False)
         self.numbered.load(persistence, config.flush_consumer_offset_interval / 1000)
         self.store.on_queues_cut.append(self.commits.queues_cut)
-        self._learn_log()
+        unsure_end = self._learn_log()
         topics, groups, offsets, locks, delay = tables.topics, tables.groups, tables.offsets, tables.locks, tables.delay
         offsets_seconds = config.flush_consumer_offset_interval / 1000
         keep(
@@ -95,25 +95,34 @@ class TableFiles:
         groups_file = keep(GROUPS_FILE, self._with_log_offset(GROUPS_FILE, groups.to_json), self._state(lambda: groups.version))
         tables.topics.on_change.append(lambda _: topics_file.wake())
         tables.groups.on_change.append(groups_file.wake)
-        self._apply_log()
+        self._apply_log(unsure_end)
 
-    def _learn_log(self) -> None:
-        """Find out what of the tables the log contains."""
+    def _learn_log(self) -> float:
+        """Find out what of the tables the log contains.
+
+        Returns:
+            The offset before which no statement says all that the tables contain: a file is later, and not in the log.
+        """
         persistence, tables, store = self.persistence, self.tables, self.store
         dispatched, offsets = store.dispatcher.dispatched_offset, persistence.log_offsets
-        is_ahead = any(offset > store.log.max_offset for offset in offsets.values())  # a power cut has taken the end of the log
-        is_older = any(offset <= self.table_log.older_end for offset in offsets.values())
+        end, older_end = store.log.max_offset, self.table_log.older_end
+        ahead = {name for name, offset in offsets.items() if offset > end}  # a power cut has taken the end of the log
+        is_older = any(offset <= older_end for offset in offsets.values())
         not_in_log = persistence.not_in_log & {TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE}
-        tables.in_log = not (not_in_log or is_ahead or is_older)
+        tables.in_log = not (not_in_log or ahead or is_older)
+        unsure_end = max([offsets.get(name, inf) for name in not_in_log | ahead] + [older_end] * is_older, default=0)
+        offsets.update(dict.fromkeys(ahead, end))  # the files lack what the log will have behind this end
         tables.stated_from = stated if (stated := persistence.stated_from) <= dispatched else 0
         if offsets.keys() - persistence.foreign or not not_in_log:  # RocketMQ writes no events, nor some of these files
             offsets.update(dict.fromkeys(persistence.missing & LOG_DERIVED, store.log.min_offset))
+        return unsure_end
 
-    def _apply_log(self) -> None:
+    def _apply_log(self, unsure_end: float) -> None:
         """Apply the events that the files do not contain, and follow the log from now on."""
         tables, store = self.tables, self.store
         for physical_offset, control in self._missed(store.dispatcher.dispatched_offset):
-            tables.apply(control, self.clock.monotonic(), partial(self._lacks, physical_offset))
+            if control.kind != TABLES_CARRIED or physical_offset >= unsure_end:
+                tables.apply(control, self.clock.monotonic(), partial(self._lacks, physical_offset))
         store.events.recovered.clear()
         self.table_log.observe()
 

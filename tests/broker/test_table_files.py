@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -14,11 +16,12 @@ from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.persistence import IN_LOG_KEY, LOG_OFFSET_KEY
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.client.producer import open_producer
+from ledgermq.message.control import TOPICS_CHANGED
 from ledgermq.message.json import dumps, loads
 from ledgermq.store.json_file import JsonFile
 from ledgermq.testing.history import End
 
-from .desk import open_desk
+from .desk import open_desk, until
 from .test_dledger import Group, scenario
 
 
@@ -146,6 +149,37 @@ async def test_a_missing_table_is_read_from_the_log_although_another_table_was_c
         group = desk.broker.groups.get("g")
         assert group is not None
         assert group.retry_max_times == 2
+
+
+@pytest.mark.parametrize(("lost_bytes", "in_log"), [(1 << 19, True), (0, False)], ids=["ahead of the log", "copied"])
+async def test_a_table_that_is_not_in_the_log_is_appended_whatever_an_earlier_statement_says(
+    tmp_path: Path, lost_bytes: int, in_log: bool
+) -> None:
+    """Another file is older than the statement, and lacks it. That does not bring into the log what this one has besides."""
+    async with open_desk(tmp_path) as desk:
+        await until(lambda: desk.broker.tables.leads)
+        await desk.broker.table_log.state(1)
+        await desk.settled()
+        end = desk.broker.store.log.max_offset
+
+    def change(name: str, content: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        path = tmp_path / "config" / name
+        changed = content(cast("dict[str, Any]", loads(path.read_bytes())))
+        path.write_bytes(dumps(changed))
+        return changed
+
+    change("queueLocks.json", lambda stored: {**stored, LOG_OFFSET_KEY: 0})
+    lost = {"Lost": TopicConfig("Lost").to_json()}
+    about_log = {LOG_OFFSET_KEY: end + lost_bytes, IN_LOG_KEY: in_log}
+    change("topics.json", lambda stored: {**stored, **about_log, "topicConfigTable": stored["topicConfigTable"] | lost})
+
+    async with open_desk(tmp_path) as desk:
+        await until(lambda: desk.broker.tables.in_log)
+        log_end = desk.broker.store.log.max_offset
+        events = [event for _, event in desk.broker.table_log.events_between(end, log_end)]
+        topics = [topic for event in events if event.kind == TOPICS_CHANGED for topic in event.content["topics"]]
+        assert "Lost" in [topic["topicName"] for topic in topics]
+    assert change("topics.json", lambda stored: stored)[LOG_OFFSET_KEY] == log_end
 
 
 @pytest.mark.parametrize("content", [b"", bytes(100), b"{"], ids=["empty", "zeros", "cut off"])
