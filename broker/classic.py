@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from typing import Any, TypeVar, Unpack
 
@@ -12,6 +13,7 @@ from ..ha.classic.node import ClassicNode
 from ..ha.classic.protocol import TransferLimits
 from ..ha.classic.settings import HaSettings
 from ..ha.classic.sync import ConfigSync
+from ..message.numbers import LONG_MAX
 from ..remoting.dispatcher import Service
 from ..world.network import Address
 from ..world.real import World
@@ -65,18 +67,28 @@ class ClassicReplication(Replication[Node]):
 
         The master has lost these events. What groups have committed in them is handed back to it. Leases in them stay here:
         one too many ends a minute after this node became master, and one too few would let two consumers read one queue.
+
+        Raises:
+            OSError: a file could not be written. The log must not be cut; the call may be repeated.
         """
-        files = self.persistence.log_offsets  # a slave that has just started has derived nothing yet
-        derived = max(self.store.dispatcher.dispatched_offset, *files.values(), 0)
+        files = self.persistence.log_offsets
+        stored = (table.log_offset for table in self.persistence.tables.values())
+        derived = max(self.store.dispatcher.dispatched_offset, *stored, 0)  # one that has just started has derived nothing yet
         if offset < derived:
             self.tables.differ_from_log()
             for _, control in self.table_log.events_between(offset, min(derived, self.store.log.max_offset)) if offset else ():
                 self.tables.keep_commits(control)
             files.update({name: min(end, offset) for name, end in files.items()})
-            await self.persistence.write_all(always=True)
+            self.persistence.kept_end = offset
+            if not await self.persistence.write_all(always=True):
+                raise OSError(errno.EIO, "the files of the tables could not be written")
+
+    def _cut(self, _offset: int) -> None:
+        self.persistence.kept_end = LONG_MAX
 
     async def start(self, nursery: trio.Nursery) -> None:
         self.node.before_cut = self._before_cut
+        self.store.dispatcher.on_cut.append(self._cut)
         if (
             self.node.settings.slave or self.node.settings.elected
         ) and self.store.log.empty:  # it may begin in the middle of the master's

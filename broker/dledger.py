@@ -23,6 +23,7 @@ from ..ha.errors import WrongHaSetting
 from ..ha.raft.roles import Role as RaftRole
 from ..ha.raft.settings import Settings
 from ..ha.raft.units import PeerId
+from ..message.numbers import LONG_MAX
 from ..message.units import MASTER_ID
 from ..remoting.dispatcher import AnswerPolicy, Service
 from ..store.errors import StoreError
@@ -123,13 +124,13 @@ class DLedgerReplication(Replication[DLedgerNode]):
             OSError: a file could not be written; the call may be repeated.
         """
         self.tables.clear()
-        self.tables.forgotten = True
+        self.persistence.kept_end = 0
         self.persistence.log_offsets.clear()
         if not await self.persistence.write_all():
             raise OSError(errno.EIO, "the files of the tables could not be written")
 
     def _log_cleared(self) -> None:
-        self.tables.forgotten = False
+        self.persistence.kept_end = LONG_MAX
 
     async def start(self, nursery: trio.Nursery) -> None:
         self.node.replica.before_clearing.append(self._forget_tables)

@@ -190,7 +190,8 @@ class NumberedSends:
         store, end = self.store, self.store.dispatcher.dispatched_offset
         is_read = persistence.load(NUMBERS_FILE, self._take)
         start = persistence.log_offsets.pop(NUMBERS_FILE, -1)
-        if is_read and 0 <= start <= end:
+        is_current = is_read and 0 <= start <= end
+        if is_current:
             self._read_log(start, end)
         else:
             # Without a file, or with that of a log whose end a crash has taken back, the last part of the log is read.
@@ -200,16 +201,19 @@ class NumberedSends:
             if start:
                 since_ms = self.clock.wall_ms() if first_ms is None else first_ms
                 self.table.complete_since_ms = max(self.table.complete_since_ms, since_ms)
-            self.table.changes += 1
         store.dispatcher.on_numbered = self._derived
         store.dispatcher.on_cut.append(self._cut)
         store.events.on_event.append(lambda _, control: self._happened(control))
-        persistence.keep(
+        file = persistence.keep(
             NUMBERS_FILE,
-            lambda: encoded({LOG_OFFSET_KEY: store.dispatcher.dispatched_offset, **self.table.to_json()}),
-            lambda: (self.table.changes, store.dispatcher.dispatched_offset // REWRITE_BYTES),
+            lambda: encoded(
+                {LOG_OFFSET_KEY: min(store.dispatcher.dispatched_offset, persistence.kept_end), **self.table.to_json()}
+            ),
+            lambda: (self.table.changes, persistence.kept_end, store.dispatcher.dispatched_offset // REWRITE_BYTES),
             interval_seconds,
         )
+        if not is_current:
+            file.written = None  # once the log has grown, a start could not see that the file is that of another one
 
     def _take(self, stored: Any) -> bool:
         """Read the content of the table's file; returns whether it was one. The log makes the table again."""

@@ -16,6 +16,7 @@ import attrs
 import orjson
 import trio
 
+from ..message.numbers import LONG_MAX
 from ..store.json_file import JsonFile
 from ..world.disk import Disk
 from ..world.events import get_logger
@@ -115,7 +116,7 @@ class Table:
                     content = await content
                 await workers.run(self.file.save, content)
             except OSError as error:
-                self.failure = error.strerror or str(error)
+                self.written, self.failure = None, error.strerror or str(error)
                 log.error("table_not_written", table=self.name, path=self.file.path, reason=self.failure)
                 return False
             except Exception as error:  # noqa: BLE001 - a table that cannot be encoded must not end the broker
@@ -149,6 +150,8 @@ class Persistence:
     """The names of the loaded files whose content is not in the log, or not certainly."""
     foreign: set[str] = attrs.field(factory=set[str])
     """The names of the loaded files that RocketMQ or an older version has written, which had no tables in the log."""
+    kept_end: int = LONG_MAX
+    """Where the log is about to be cut: no file has a greater log offset, because other events may come there."""
     stated_from: int = 0
     """The largest `STATED_FROM_KEY` of the loaded files."""
 

@@ -192,8 +192,8 @@ class Replication(Generic[Node]):
         self.store.queue_ends.restate.append(self.table_log.state)
         if self.store.cleaner is not None:
             self.store.cleaner.may_remove = self.persistence.write_until
-        if not self.tables.in_log:  # the files say so from now on, whatever the log that grows again will contain
-            await self.persistence.write_all(always=True)
+        # A file that is not what the log says tells so from now on, whatever the log that grows again will contain.
+        await self.persistence.write_all(always=not self.tables.in_log)
         await nursery.start(self.node.run, self.store)
 
     async def stop_taking(self, _old: RoleState, _new: RoleState) -> None:

@@ -178,7 +178,7 @@ class TableFiles:
         # A slave that has just started has derived less than its files contain.
         derived = max(self.store.dispatcher.dispatched_offset, self.persistence.log_offsets.get(name, 0))
         return {
-            LOG_OFFSET_KEY: 0 if self.tables.forgotten else derived,
+            LOG_OFFSET_KEY: min(derived, self.persistence.kept_end),
             IN_LOG_KEY: self.tables.in_log,
             STATED_FROM_KEY: self.tables.stated_from,
         }
@@ -190,6 +190,6 @@ class TableFiles:
             changes(),
             tables.in_log,
             tables.stated_from,
-            tables.forgotten,
+            self.persistence.kept_end,
             dispatcher.dispatched_offset // REFRESH_BYTES,
         )

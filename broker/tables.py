@@ -70,8 +70,6 @@ class Tables:
     master are not in the log before a master of ours has carried them over."""
     stated_from: int = 0
     """A log that begins at this physical offset, or before it, contains all that the tables contain, if they are `in_log`."""
-    forgotten: bool = False
-    """Whether they are empty because their log is about to be removed: until it is, they lack all of its events."""
     copied_end: int | None = None
     """Tables that were copied from a master are what the log says once it is derived up to here; None if no log says it."""
     master_appends: bool = True

@@ -13,8 +13,10 @@ from harness.simulate.scene import Node
 from ledgermq.broker import numbered_sends
 from ledgermq.broker.broker import Broker
 from ledgermq.broker.numbered_sends import NUMBERS_FILE
+from ledgermq.broker.persistence import LOG_OFFSET_KEY
 from ledgermq.broker.send_table import EXPIRY_MS
 from ledgermq.message.batch import encode_batch
+from ledgermq.message.json import loads
 from ledgermq.message.properties import SEND_NUMBER, encode_properties
 from ledgermq.message.send_number import SendNumber, number_property
 from ledgermq.remoting.channel import connected
@@ -255,6 +257,8 @@ async def test_a_start_knows_what_is_in_the_log(tmp_path: Path, file: str) -> No
         )
 
     async with open_desk(tmp_path) as desk:
+        # Once the log has grown, the next start could not see that the file is that of another one.
+        assert loads(path.read_bytes())[LOG_OFFSET_KEY] <= desk.broker.store.log.max_offset
         if file != "of a longer log":
             assert _content(desk.broker) == before
         assert place(send(desk.peer(), 1)) == first

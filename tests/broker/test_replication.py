@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -13,7 +14,8 @@ import pytest
 import trio
 
 from ledgermq.broker.groups import GroupConfig
-from ledgermq.broker.persistence import GROUPS_FILE, IN_LOG_KEY, OFFSETS_FILE, TOPICS_FILE
+from ledgermq.broker.numbered_sends import NUMBERS_FILE
+from ledgermq.broker.persistence import GROUPS_FILE, IN_LOG_KEY, LOG_DERIVED, LOG_OFFSET_KEY, OFFSETS_FILE, TOPICS_FILE
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.client.admin import open_admin
 from ledgermq.client.errors import NoRoute
@@ -409,6 +411,35 @@ async def test_no_group_gets_beyond_the_end_of_a_queue(tmp_path: Path) -> None:
         assert unit is not None
         await slave.broker.store.cut(unit[0])
         assert slave.broker.offsets.query("g", "T", 0) == 4
+
+
+@pytest.mark.parametrize("has_derived", [True, False])
+async def test_a_slave_whose_files_cannot_say_that_its_log_was_cut_keeps_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_derived: bool
+) -> None:
+    """Once the log has grown again, a start would take what was cut for a part of it. The cut is tried again later."""
+    async with open_group(tmp_path) as group:
+        async with group.desk("s", **SLAVE) as slave, group.desk("m") as master:
+            master.broker.table_log.put_topics(TopicConfig("T1"))
+            await until(lambda: slave.broker.tables.in_log and "T1" in slave.broker.topics.topics)
+        async with group.desk("s", **SLAVE) as slave:
+            broker, node = slave.broker, classic_node(slave.broker)
+            end = broker.store.dispatcher.dispatched_offset
+            if not has_derived:
+                broker.store.dispatcher.dispatched_offset = 0
+            with monkeypatch.context() as patch:
+                patch.setattr(JsonFile, "save", _fail)
+                for _ in range(2):
+                    with pytest.raises(OSError, match="files of the tables"):
+                        await node.before_cut(end - 1)
+            await node.before_cut(end - 1)
+            files = [loads((tmp_path / "s" / "config" / name).read_bytes()) for name in (*LOG_DERIVED, NUMBERS_FILE)]
+            assert max(file[LOG_OFFSET_KEY] for file in files) < end
+            assert [file[IN_LOG_KEY] for file in files[:-1]] == [False] * len(LOG_DERIVED)
+
+
+def _fail(_file: JsonFile, _content: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
 
 
 SECURED: dict[str, Any] = {
