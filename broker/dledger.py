@@ -13,7 +13,6 @@ from typing import Any, Unpack
 import attrs
 import trio
 
-from ..ha.classic.sync import ConfigSync
 from ..ha.dledger.layout import ENTRY_SIZE_MAX
 from ..ha.dledger.node import DLedgerNode
 from ..ha.dledger.recovery import LedgerFiles
@@ -112,10 +111,10 @@ class DLedgerReplication(Replication[DLedgerNode]):
         """Only the leader takes commits and locks."""
         return Decided(self.table_log)
 
-    async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
-        """Copy the leader's tables in a group that may have an Apache leader, which appends no changes of them to the log."""
-        if self.config.raft_dialect == JAVA:
-            await super()._keep_tables(sync, scope)
+    @property
+    def _copies_tables(self) -> bool:
+        """Only in a group that may have an Apache leader, which appends no changes of its tables to the log."""
+        return self.config.raft_dialect == JAVA
 
     async def _forget_tables(self) -> None:
         """Empty the tables and their files before the log is cleared; the leader's tables are in its log behind its beginning.

@@ -175,7 +175,13 @@ class Replication(Generic[Node]):
     """Cancels the tasks that append a master's changes of tables."""
 
     def __attrs_post_init__(self) -> None:
+        self.tables.is_copied = self._copies_tables
         self.role.on_master.append(self._learn_master)
+
+    @property
+    def _copies_tables(self) -> bool:
+        """Whether a replica copies its master's tables."""
+        return True
 
     @property
     def decides(self) -> AnswerPolicy | None:
@@ -220,7 +226,8 @@ class Replication(Generic[Node]):
             if not self.config.ha_master_address:
                 self.node.set_master(None)
             self._learn_master(self.role.master_address, self.role.master_ha_address)
-            self._nursery.start_soon(self._keep_tables, self.sync, self._sync_scope)
+            if self._copies_tables:
+                self._nursery.start_soon(self._keep_tables, self.sync, self._sync_scope)
             await self.node.follow(new.broker_id, term=new.term)
 
     async def serve(self, _old: RoleState, new: RoleState) -> None:

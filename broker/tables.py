@@ -72,6 +72,8 @@ class Tables:
     """A log that begins at this physical offset, or before it, contains all that the tables contain, if they are `in_log`."""
     copied_end: int | None = None
     """Tables that were copied from a master are what the log says once it is derived up to here; None if no log says it."""
+    is_copied: bool = False
+    """Whether a replica copies from its master all that its own log may not say; in a DLedger group it copies nothing."""
     master_appends: bool = True
     """Whether the master appends its changes of tables to the log, as ours do and Apache's do not."""
     leads: bool = False
@@ -170,13 +172,14 @@ class Tables:
     def _carried(self, control: Control, _now: float, lacks: Lacks) -> None:
         """Take the log's tables for complete; a node whose own tables may differ from them drops the rest of its own.
 
-        A table whose file does not lack the event is later than it, and so are topics or groups that it does not name.
+        A table whose file does not lack the event is later than it, and so are topics or groups that it does not name. No
+        statement names the offsets that are to go, so those of a replica are what the log says only once it has copied them.
         """
         self.stated_from = max(self.stated_from, long_of(control.content.get("from", 0)))
         self.offsets.changes += 1
         if self.in_log:
             return
-        self.in_log = True
+        self.in_log = self.leads or not self.is_copied
         topics, groups = control.content.get("topics"), control.content.get("groups")
         if not self.leads and topics and groups:
             if lacks(TOPICS_FILE):

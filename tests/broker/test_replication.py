@@ -239,6 +239,27 @@ async def test_a_slave_s_files_say_that_its_log_lacks_events_before_these_are_cu
     assert said == [False, False, False]
 
 
+async def test_an_offset_that_a_slave_s_log_never_had_goes_although_its_master_states_all_tables(tmp_path: Path) -> None:
+    """A power cut has taken the end of both logs, and the slave's file is newer; the statement does not name what it lacks."""
+    async with open_group(tmp_path) as group, group.desk("m") as master, group.desk("s", **SLAVE) as slave:
+        sync = slave.broker.replication.sync
+        assert sync is not None
+        await until(lambda: joined(master) and sync.rounds and slave.broker.tables.in_log)
+        sync.may_take = lambda: False  # only what this test asks for is copied
+        master.broker.table_log.put_topics(TopicConfig("T"))
+        slave.broker.offsets.take("g", "T", 0, 5)
+        slave.broker.tables.differ_from_log()
+        await master.broker.table_log.state(master.broker.store.log.max_offset)
+        end = master.broker.store.log.max_offset
+        await until(lambda: slave.broker.store.dispatcher.dispatched_offset == end)
+
+        await sync.round(Address.parse(master.broker.address))
+
+        assert slave.broker.offsets.query("g", "T", 0) is None
+        sync.may_take = lambda: True
+        await until(lambda: slave.broker.tables.in_log)
+
+
 async def test_where_no_master_can_be_asked_nothing_is_not_the_answer(tmp_path: Path) -> None:
     """A slave knows neither groups nor positions for sure: to say that there are none would be wrong."""
     async with open_group(tmp_path) as group, group.desk("s", **SLAVE), open_admin(group.namesrv) as admin:

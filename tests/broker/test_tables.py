@@ -396,6 +396,7 @@ def test_a_statement_removes_nothing_from_a_table_whose_file_is_newer() -> None:
         tables.apply(statement, 0.0, lambda name: name == GROUPS_FILE)
         assert follower.topics.get("Later") is not None
         assert follower.groups.get("later") is None
+        assert tables.in_log
 
     scenario(story)
 
