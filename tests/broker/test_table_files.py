@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ import trio
 from harness.simulate.scene import Node
 from ledgermq.broker.errors import BadTable
 from ledgermq.broker.groups import GroupConfig
-from ledgermq.broker.persistence import IN_LOG_KEY, LOG_OFFSET_KEY
+from ledgermq.broker.persistence import IN_LOG_KEY, LOG_OFFSET_KEY, OFFSETS_FILE
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.client.producer import open_producer
 from ledgermq.message.control import TOPICS_CHANGED
@@ -180,6 +181,30 @@ async def test_a_table_that_is_not_in_the_log_is_appended_whatever_an_earlier_st
         topics = [topic for event in events if event.kind == TOPICS_CHANGED for topic in event.content["topics"]]
         assert "Lost" in [topic["topicName"] for topic in topics]
     assert change("topics.json", lambda stored: stored)[LOG_OFFSET_KEY] == log_end
+
+
+async def test_a_file_that_was_ahead_of_its_log_lacks_what_the_log_got_in_the_place_of_its_lost_end(tmp_path: Path) -> None:
+    """After a power cut the log grows beyond the file's log offset; a kill before the file is written again loses nothing."""
+    async with open_desk(tmp_path / "b") as desk:
+        desk.broker.table_log.put_topics(TopicConfig("T1", 1, 1))
+        desk.put("T1")
+        await desk.settled()
+    path = tmp_path / "b" / "config" / OFFSETS_FILE
+    offsets: Any = loads(path.read_bytes())
+    ahead = offsets[LOG_OFFSET_KEY] + 10_000
+    path.write_bytes(dumps({**offsets, LOG_OFFSET_KEY: ahead}))
+    async with open_desk(tmp_path / "b") as desk:
+        await until(lambda: desk.broker.tables.in_log)
+        desk.broker.commits.commit("g", "T1", 0, 1)
+        await desk.broker.table_log.append_gathered()
+        assert desk.broker.store.log.max_offset < ahead
+        while desk.broker.store.log.max_offset <= ahead:
+            desk.put("T1", bytes(1000))
+        await desk.settled()
+        shutil.copytree(tmp_path / "b", tmp_path / "killed", ignore=shutil.ignore_patterns("*.tmp"))
+
+    async with open_desk(tmp_path / "killed") as desk:
+        assert desk.broker.offsets.query("g", "T1", 0) == 1
 
 
 @pytest.mark.parametrize("content", [b"", bytes(100), b"{"], ids=["empty", "zeros", "cut off"])
