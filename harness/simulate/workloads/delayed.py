@@ -65,7 +65,7 @@ class Delayed(Workload):
                 self.came += 1
                 self.seen.add(int(number))
                 same_clock = host == scene.master.host and int(jumps_back) == clock.jumps_back
-                same_clock &= self.stored_by.get(int(number)) == _hexadecimal(host)
+                same_clock &= self.stored_by.get(int(number)) == message.offset_message_id[:8] == _hexadecimal(host)
                 if same_clock and (now_ms := clock.wall_ms()) < int(due_ms):
                     self.early.append(f"a message that is due at {due_ms} ms came at {now_ms} ms")
 
