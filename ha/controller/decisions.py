@@ -505,7 +505,8 @@ def _registered(
 
 def _known_replica(request: BrokerHeartbeat | RegisterBrokerRequest, situation: Situation) -> tuple[BrokerSet, int, Replica]:
     broker_id = request.broker_id
-    if request.broker_name not in situation.state.sets:
+    one = situation.state.sets.get(request.broker_name)
+    if one is None:
         raise RequestRefused(
             ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
             f"no broker name {request.broker_name} is registered here, and a broker says that it is replica {broker_id} of it: "
@@ -513,7 +514,6 @@ def _known_replica(request: BrokerHeartbeat | RegisterBrokerRequest, situation: 
             "shall elect from now on, stop all brokers of the name, remove brokerIdentity from their stores, and start the one "
             "that was master last first. Nothing was changed",
         )
-    one = _registered(situation, request.broker_name)
     _check_cluster(one, request.cluster_name)
     if broker_id is None or (replica := one.replicas.get(broker_id)) is None:
         raise _need_to_register(f"{one.name} has no replica {broker_id}")

@@ -151,25 +151,21 @@ class _Directory:
             stream.write(json.dumps({"end": to_json(end)}, sort_keys=True).encode())
         finally:
             stream.close()
-        self._sync_next()
+        following = local_path(self.next)
+        if following is not None:  # else the other file system sees to it that files outlast a power cut
+            for name in os.listdir(following):
+                sync(os.path.join(following, name))
         self._rename(unfinished, self.make_path(self.next, MANIFEST))
         self._put_in_place()
 
-    def _sync_next(self) -> None:
-        """Let what is in the next directory outlast a power cut, if it is on this machine; other file systems see to it."""
-        path = local_path(self.next)
-        if path is not None:
-            for name in os.listdir(path):
-                sync(os.path.join(path, name))
-            sync(path)
-
     def _put_in_place(self) -> None:
-        self._sync_next()
+        following = local_path(self.next)
+        if following is not None:
+            sync(following)
         self.files.delete(self.make_path(self.path), True)
         self._rename(self.make_path(self.next), self.make_path(self.path))
-        path = local_path(self.path)
-        if path is not None:
-            sync(os.path.dirname(os.path.abspath(path)))
+        if following is not None:
+            sync(os.path.dirname(os.path.abspath(following)))
 
     def _rename(self, old: Any, new: Any) -> None:
         if not self.files.rename(old, new):

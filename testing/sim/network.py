@@ -248,10 +248,7 @@ class SimStream(Stream):
         given_up = self.outgoing.given_up_at()
         deadlines = [time for time in (until, given_up) if time is not None]
         changed = direction.changed
-        if deadlines:
-            with trio.move_on_at(min(deadlines)):
-                await changed.wait()
-        else:
+        with trio.move_on_at(min(deadlines)) if deadlines else trio.CancelScope():
             await changed.wait()
         self._check()
 
