@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import attrs
 import pytest
@@ -157,6 +158,17 @@ async def test_a_replica_that_cannot_begin_its_epoch_lets_another_one_be_elected
         assert await cluster.master() not in {master, first.address}
 
 
+def opened_copy(broker: Broker) -> AbstractAsyncContextManager[Broker]:
+    """Another broker, on a machine of its own, with a copy of this one's disk as it is now."""
+    disk, network = broker.world.disk, broker.world.network
+    assert isinstance(disk, SimDisk)
+    assert isinstance(network, SimNetwork)
+    machine = Machine.of("10.0.9.9", network.fabric, random.Random(1))
+    machine.disk = machine.disk.restored(disk.backup())
+    config = attrs.evolve(broker.config, broker_ip1=machine.host, bind_address=machine.host)
+    return open_broker(config, machine.world())
+
+
 async def test_a_copied_directory_that_is_started_on_another_machine_gets_no_role_and_says_why() -> None:
     """Both brokers have one id: as masters they would share an epoch, and as replicas an acknowledgement."""
     async with (
@@ -165,14 +177,8 @@ async def test_a_copied_directory_that_is_started_on_another_machine_gets_no_rol
     ):
         await send(producer, "before")
         first = broker_at(cluster, await cluster.master())
-        disk, network = first.world.disk, first.world.network
-        assert isinstance(disk, SimDisk)
-        assert isinstance(network, SimNetwork)
-        machine = Machine.of("10.0.9.9", network.fabric, random.Random(1))
-        machine.disk = machine.disk.restored(disk.backup())
-        config = attrs.evolve(first.config, broker_ip1=machine.host, bind_address=machine.host)
 
-        async with open_broker(config, machine.world()) as copy:
+        async with opened_copy(first) as copy:
             await send(producer, "meanwhile")
             await trio.sleep(3)
 
@@ -194,16 +200,12 @@ async def test_a_master_whose_copy_was_registered_while_it_was_cut_off_is_master
         first = broker_at(cluster, await cluster.master())
         await cluster.kill(next(broker.address for broker in cluster.brokers if broker is not first))
         await send(producer, "alone")
-        disk, network = first.world.disk, first.world.network
-        assert isinstance(disk, SimDisk)
+        network = first.world.network
         assert isinstance(network, SimNetwork)
-        machine = Machine.of("10.0.9.9", network.fabric, random.Random(1))
-        machine.disk = machine.disk.restored(disk.backup())
         network.fabric.part([Address.parse(first.address).host], [Address.parse(cluster.namesrv).host])
         await trio.sleep(2)
 
-        config = attrs.evolve(first.config, broker_ip1=machine.host, bind_address=machine.host)
-        async with open_broker(config, machine.world()) as copy:
+        async with opened_copy(first) as copy:
             with trio.fail_after(10):
                 await until(lambda: copy.role.takes_puts)
                 network.fabric.heal()

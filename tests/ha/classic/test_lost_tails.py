@@ -148,21 +148,26 @@ async def test_a_slave_that_gives_up_its_whole_log_says_what_was_promised_of_it(
         assert slave.client.losses.promised == end - begin
 
 
-async def test_an_old_master_rejoins_as_slave_of_the_one_that_took_over(
-    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
-) -> None:
-    """What it wrote alone is dropped, what both had stays, and the new master's bytes follow."""
-    async with open_node("a", from_first=True) as old:
+async def parted(open_node: OpenNode, **settings: bool) -> tuple[SimDisk, SimDisk]:
+    """The disks of a master that has put three messages without its slave, and of that slave, after both have stopped."""
+    async with open_node("a", **settings) as old:
         old.put(20)
         async with open_node("b", slave=True) as slave:
             await slave.caught_up(old)
             slave_disk = slave.disk
-        old.put(3)  # alone
-        old_disk = old.disk
-    async with open_node("b", disk=slave_disk.kill()) as master:
+        old.put(3)
+    return old.disk.kill(), slave_disk.kill()
+
+
+async def test_an_old_master_rejoins_as_slave_of_the_one_that_took_over(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """What it wrote alone is dropped, what both had stays, and the new master's bytes follow."""
+    old_disk, slave_disk = await parted(open_node, from_first=True)
+    async with open_node("b", disk=slave_disk) as master:
         master.put(7, topic="U")
         with capture_logs() as logs:
-            async with open_node("a", slave=True, disk=old_disk.kill()) as slave:
+            async with open_node("a", slave=True, disk=old_disk) as slave:
                 await slave.caught_up(master)
                 assert slave.content() == master.content()
                 assert slave.store.max_offset("T", 0) == 20
@@ -199,16 +204,10 @@ async def test_under_a_controller_a_refused_loss_is_settled_by_the_controller(
     autojump_clock: MockClock, open_node: OpenNode
 ) -> None:
     """There brokerRole makes no node the master."""
-    async with open_node("a", sync_master=True) as old:
-        old.put(20)
-        async with open_node("b", slave=True) as slave:
-            await slave.caught_up(old)
-            slave_disk = slave.disk
-        old.put(3)  # alone
-        old_disk = old.disk
+    old_disk, slave_disk = await parted(open_node, sync_master=True)
     async with (
-        open_node("b", disk=slave_disk.kill()) as master,
-        open_node("a", slave=True, elected=True, disk=old_disk.kill()) as slave,
+        open_node("b", disk=slave_disk) as master,
+        open_node("a", slave=True, elected=True, disk=old_disk) as slave,
     ):
         await slave.until(lambda: slave.client.refusal is not None)
         assert "run `ledgermq controller forget` for it, and start this node first" in (slave.client.refusal or "")
