@@ -20,7 +20,7 @@ from ..world.events import get_logger
 from ..world.slices import in_slices
 from .cleaning import Cleaner
 from .consumequeue import ConsumeQueue
-from .errors import DamagedLog
+from .errors import DamagedLog, NotWritable
 from .events import LogEvents
 from .put_side import PutSide
 from .read_side import ReadSide
@@ -130,18 +130,25 @@ class MessageStore(PutSide, ReadSide):
             self.checkpoints.end_cut()
 
     async def become_writable(self) -> None:
-        """Derive everything that is readable, drop an incomplete last record, and continue the queue offsets from there.
+        """Derive the whole log, drop an incomplete last record, and continue the queue offsets from there.
 
-        All messages of the log must be readable, and none may be appended meanwhile.
+        No other node may limit what is readable to less than the whole log, and nothing may be appended meanwhile.
 
         Raises:
             OSError, DamagedLog: as `drop_incomplete_record`; the call may be repeated.
+            NotWritable: a part of the log cannot be derived now, and its queue offsets would be given out a second time; the
+                call may be repeated.
         """
         await self._derive_readable()
-        if self.dispatcher.dispatched_offset < self.log.max_offset and self.log.readable_limit is None:
-            await self.log.flush()
+        if self.dispatcher.dispatched_offset < self.log.max_offset:
+            await self.log.flush()  # with synchronous flush, what is not synced cannot be read
             await self._derive_readable()
-            await self.drop_incomplete_record()
+            if self.log.readable_limit is None:
+                await self.drop_incomplete_record()
+        derived, end = self.dispatcher.dispatched_offset, self.log.max_offset
+        if derived < end:
+            reason = self.log.failure or "other nodes have not confirmed it"
+            raise NotWritable(f"the log cannot be read from physical offset {derived} to its end at {end}: {reason}")
         await self._take_up_next_offsets_in_slices()
         self.queue_ends.pending = self.queue_ends.filled_from() > 0
         self.last_timestamp = max(self.last_timestamp, self.dispatcher.last_store_timestamp)

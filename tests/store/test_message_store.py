@@ -13,7 +13,7 @@ from ledgermq.message.layout import decode_record
 from ledgermq.message.properties import KEYS, encode_properties
 from ledgermq.store import events as store_events
 from ledgermq.store import message_store
-from ledgermq.store.errors import DamagedLog
+from ledgermq.store.errors import DamagedLog, NotWritable
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.statuses import PutStatus
@@ -156,6 +156,43 @@ async def test_a_store_that_becomes_writable_behind_the_deletion_of_a_wide_topic
 
         assert (store.log.max_offset, store.dispatch_behind_bytes) == (end, 0)
         assert store.next_offsets == {("Other", 1): 1, **{("TopicTest", queue_id): 1 for queue_id in range(60)}}
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["alone", "with a limit of other nodes"])
+async def test_a_store_that_becomes_writable_goes_on_behind_what_it_has_not_synced(tmp_path: Path, *, limited: bool) -> None:
+    """With synchronous flush that cannot be read before; the offset of a message that other nodes hold was given out twice."""
+    async with small_store(tmp_path, flush_disk_type="SYNC_FLUSH") as store:
+        assert isinstance(store.log, LocalCommitLog)
+        store.put([incoming(), incoming()])
+        store.log.readable_limit = store.log.max_offset if limited else None
+        store.next_offsets.clear()
+        assert store.log.flushed_offset < store.log.max_offset
+
+        await store.become_writable()
+
+        assert store.dispatch_behind_bytes == 0
+        assert store.next_offsets == {("TopicTest", 1): 2}
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["alone", "with a limit of other nodes"])
+async def test_a_store_whose_disk_refuses_to_sync_the_end_of_its_log_does_not_become_writable(*, limited: bool) -> None:
+    """It becomes writable once the disk has synced that end."""
+    disk = SimDisk()
+    async with opened(disk, flush_disk_type="SYNC_FLUSH") as store:
+        assert isinstance(store.log, LocalCommitLog)
+        store.put([incoming(), incoming()])
+        end = store.log.max_offset
+        store.log.readable_limit = end if limited else None
+        store.next_offsets.clear()
+        disk.faults.sync_error = 1.0
+
+        with pytest.raises(NotWritable, match=f"the log cannot be read from physical offset 0 to its end at {end}"):
+            await store.become_writable()
+
+        disk.faults.calm()
+        await store.log.heal()
+        await store.become_writable()
+        assert (store.log.max_offset, store.next_offsets) == (end, {("TopicTest", 1): 2})
 
 
 @pytest.mark.parametrize("missing", ["one byte", "all but seven bytes", "half", "a part of the filler"])
