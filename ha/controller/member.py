@@ -56,6 +56,9 @@ EVENTS_PER_TURN = 128
 """After how many events a turn of the event loop applies no further entry; each of them may write 64 KB of JSON."""
 LOG_BYTES_MAX = 1024 * 1024
 """The leader appends a state record when the log since the last one is larger than this and than twice the state."""
+LOOK_PAUSE_SECONDS_MIN = 0.001
+"""The shortest pause between two looks at dead masters. If the clock of the controller runs slower than that of the event loop,
+pauses that end when the next master may be dead would become shorter and shorter."""
 RETRY_SECONDS = 1.0
 """The pause after an election of a dead master's successor could not be decided."""
 
@@ -326,9 +329,12 @@ class ControllerMember:
                     log.warning("election_not_decided", reason=error.remark)
                     await trio.sleep(RETRY_SECONDS)
                 continue
-            now = self._now
-            self._look_at = min(now + self.look_seconds, next_look(self.situation)) if self.replica.is_leader else now
-            with trio.move_on_after(self._look_at - now if self.replica.is_leader else self.look_seconds):
+            now, pause = self._now, self.look_seconds
+            self._look_at = now
+            if self.replica.is_leader:
+                pause = min(pause, max(next_look(self.situation) - now, LOOK_PAUSE_SECONDS_MIN))
+                self._look_at += pause
+            with trio.move_on_after(pause):
                 await self._look.wait()
 
     def _what_is_due(self, situation: Situation) -> tuple[Change, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -106,6 +107,24 @@ def test_a_master_that_dies_has_a_successor_soon(leader_too: bool) -> None:
 
         assert (survivor.set.master_epoch, survivor.set.in_sync) == (2, {2})
         assert trio.current_time() - died < TIMEOUT_SECONDS + (3.0 if leader_too else 0.3)
+
+    scenario(story)
+
+
+def test_a_leader_does_not_hold_up_its_machine_while_a_master_is_about_to_be_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that is slower than that of the event loop, its pauses end too early, and the next ones are ever shorter."""
+    monkeypatch.setattr(controller_member, "next_look", lambda situation: math.nextafter(situation.now, math.inf))
+
+    async def story(group: Group) -> None:
+        await serving(group)
+        leader = await group.leader()
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        await trio.sleep(1)
+        trio.lowlevel.remove_instrument(steps)
+
+        assert leader.up.node.replica.is_leader
+        assert steps.of_task["ledgermq.ha.controller.member.ControllerMember.look_forever"] <= 1100, steps.of_task
 
     scenario(story)
 
