@@ -60,11 +60,12 @@ class Pulls(Workload):
     def _question(self, node: Node, queue: Queue) -> Pull:
         return Pull(queue, 0, empty=False, began=trio.current_time(), host=node.host, led=self.scene.is_master(node))
 
-    def _note(self, pull: Pull) -> None:
-        """Record an answer, and whether its node was the leader both before and after the pull."""
+    def _note(self, pull: Pull) -> bool:
+        """Record an answer; returns whether its node was the leader both before and after the pull, which is recorded too."""
         leader = self.scene.master
         leads = pull.led and leader.host == pull.host and self.scene.is_master(leader)
         self.scene.history.pulls.append(attrs.evolve(pull, led=leads))
+        return leads
 
     async def _pull(self, operator: Operator, node: Node, queue: Queue, offset: int) -> None:
         fields = {
@@ -85,16 +86,18 @@ class Pulls(Workload):
         if answer is None or answer.code not in ANSWERED:
             return
         expired = int(answer.ext["nextBeginOffset"]) > offset
-        self._note(attrs.evolve(asked, queue_offset=offset, empty=answer.code != ResponseCode.SUCCESS and not expired))
+        led = self._note(attrs.evolve(asked, queue_offset=offset, empty=answer.code != ResponseCode.SUCCESS and not expired))
         self._pulls += 1
-        self._note_reads(answer, queue, f"pull {self._pulls} at {node.host}")
-
-    def _note_reads(self, answer: RemotingCommand, queue: Queue, reader: str) -> None:
         if answer.code == ResponseCode.SUCCESS:
-            self.scene.history.reads += [
-                Read(queue, message.queue_offset, number_in(message.body), self.scene.epoch, reader)
-                for message in decode_records(answer.body)
-            ]
+            self._note_reads(answer, queue, f"pull {self._pulls} at {node.host}", led=led)
+
+    def _note_reads(self, answer: RemotingCommand, queue: Queue, reader: str, *, led: bool) -> None:
+        history, life = self.scene.history, self.scene.epoch
+        # A node whose log is another one than its leader's shows what the group has lost until an operator cuts its log.
+        sent = {} if led else {put.number: put.epoch for put in history.puts}
+        for message in decode_records(answer.body):
+            number = number_in(message.body)
+            history.reads.append(Read(queue, message.queue_offset, number, sent.get(number, life), reader))
 
     def counts(self) -> dict[str, int]:
         led = sum(pull.led for pull in self.scene.history.pulls)
