@@ -1,4 +1,4 @@
-"""Write the table of `docs/reliability.md` that says which workload of the simulator draws which request.
+"""Write the table of `docs/drawn.md` that says which workload of the simulator draws which request.
 
 `python docs/drawn.py` writes it; with `--check` it only compares, and its exit status says whether the table is up to date.
 Either way it fails if a broker, a name server, a controller or a consumer serves a request that changes state and that nobody
@@ -26,7 +26,7 @@ from ledgermq.remoting.codes import READ_ONLY, RequestCode
 from ledgermq.testing.embedded import open_virtual
 from ledgermq.testing.sim.world import sim_world
 
-PAGE = Path(__file__).with_name("reliability.md")
+PAGE = Path(__file__).with_name("drawn.md")
 BEGIN, END = "<!-- made by docs/drawn.py -->\n", "<!-- end -->\n"
 
 
