@@ -10,6 +10,7 @@ import trio
 
 from ledgermq.ha.controller import config as controller_config
 from ledgermq.ha.controller import member as controller_member
+from ledgermq.ha.controller.decisions import Situation
 from ledgermq.ha.controller.errors import CorruptEvents
 from ledgermq.ha.controller.liveness import TIMEOUT_SECONDS as LIVES_BY_DEFAULT_SECONDS
 from ledgermq.ha.controller.protocol import GetReplicaInfoRequest, Mastership, SyncStateSet
@@ -113,7 +114,11 @@ def test_a_master_that_dies_has_a_successor_soon(leader_too: bool) -> None:
 
 def test_a_leader_does_not_hold_up_its_machine_while_a_master_is_about_to_be_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that is slower than that of the event loop, its pauses end too early, and the next ones are ever shorter."""
-    monkeypatch.setattr(controller_member, "next_look", lambda situation: math.nextafter(situation.now, math.inf))
+
+    def just_ahead(situation: Situation) -> float:
+        return math.nextafter(situation.now, math.inf)
+
+    monkeypatch.setattr(controller_member, "next_look", just_ahead)
 
     async def story(group: Group) -> None:
         await serving(group)
