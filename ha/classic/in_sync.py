@@ -185,6 +185,10 @@ class InSyncAcknowledgements(Acknowledgements):
                 return proposal
         return None
 
+    def lacking(self, now: float) -> frozenset[int]:
+        """The other members that do not keep up: until they do, or have left the set, nothing more is confirmed."""
+        return frozenset(one for one in self.members - {self.own_id} if not self._keeps_up(one, now))
+
     def _keeps_up(self, broker_id: int, now: float) -> bool:
         held = self._held.get(broker_id)
         if held is None:

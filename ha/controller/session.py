@@ -165,6 +165,8 @@ class ControllerSession:
     """Why there is none."""
     _channel: Channel | None = None
     """The connection to that controller."""
+    _waited_for: frozenset[int] = frozenset()
+    """The members of the set that were last logged as not keeping up while there was no controller."""
     _registered: bool = False
     _look: trio.Event = attrs.field(factory=trio.Event)
     _pauses: _Pauses = attrs.field(init=False)
@@ -221,7 +223,16 @@ class ControllerSession:
             if self.controller is not None or reason != self.trouble:
                 log.warning("controller_lost", reason=reason, controllers=[str(one) for one in self.settings.controllers])
             self.controller, self._channel, self.trouble = None, None, reason
+            self._say_who_is_waited_for()
             await trio.sleep(FIND_PAUSE_SECONDS)
+
+    def _say_who_is_waited_for(self) -> None:
+        """Log which members of the set this master waits for, and cannot let leave it without a controller."""
+        in_sync = self.in_sync()
+        lacking = in_sync.lacking(self.clock.monotonic()) if in_sync is not None else frozenset[int]()
+        if lacking - self._waited_for:
+            log.error("sync_state_set_cannot_shrink", lacking=sorted(lacking), reason=self.trouble)
+        self._waited_for = lacking
 
     async def _find(self) -> tuple[Address | None, str]:
         """Ask all controllers which of them leads, each again and again, so that a silent one delays none of the others.

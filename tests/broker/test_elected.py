@@ -16,6 +16,7 @@ from ledgermq.client.consumer import open_consumer
 from ledgermq.client.producer import open_producer
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.testing.embedded import OpenEmbedded, open_virtual
+from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.network import SimNetwork
 from ledgermq.testing.sim.world import Machine
@@ -215,3 +216,29 @@ async def test_a_master_whose_copy_was_registered_while_it_was_cut_off_is_master
             assert copy.role.takes_puts
             assert not first.role.takes_puts
             assert first.role.state.reason == "the controller does not know it"
+
+
+async def test_a_master_that_waits_for_a_lost_replica_without_a_controller_says_so() -> None:
+    """Only a controller can let the replica leave the set, and until then no send is acknowledged."""
+    async with (
+        open_virtual(mode="controller", nodes=2) as cluster,
+        open_producer(cluster.namesrv, "producers", world=cluster.world) as producer,
+    ):
+        await send(producer, "before")
+        first = broker_at(cluster, await cluster.master())
+        network = first.world.network
+        assert isinstance(network, SimNetwork)
+        with capture_logs() as events:
+            controller = first.config.controller_addr
+            network.fabric.part(
+                [Address.parse(broker.address).host for broker in cluster.brokers], [Address.parse(controller).host]
+            )
+            await trio.sleep(10)
+            assert [event for event in events if event["event"] == "sync_state_set_cannot_shrink"] == []
+
+            await cluster.kill(next(broker.address for broker in cluster.brokers if broker is not first))
+            await trio.sleep(10)
+
+        said = [event for event in events if event["event"] == "sync_state_set_cannot_shrink"]
+        assert [event["lacking"] for event in said] == [[2]]
+        assert controller in said[0]["reason"]
