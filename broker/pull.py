@@ -20,6 +20,7 @@ from ..remoting.command import RemotingCommand, Wire, answer_template, encode_fr
 from ..remoting.dispatcher import AnswerPolicy, Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
+from ..remoting.signature import ACCESS_KEY
 from ..store.dispatch import Derivable
 from ..store.message_store import MessageStore
 from ..store.read_side import GetResult
@@ -48,7 +49,7 @@ thousands of broadcasting readers."""
 VISITED_PER_TURN_MAX = 2000
 """The most held pulls that are looked at in one turn of the event loop to find those to be answered."""
 SUSPEND_SECONDS_MAX = 120.0
-"""The longest time for which a pull is held, as a pull that waits is answered without another look at its sender's rights."""
+"""The longest time for which a pull is held, whatever the client asks for."""
 _JAVA_INT_MAX = 0x7FFFFFFF
 
 _NOTHING_THERE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
@@ -97,6 +98,10 @@ class Pull:
     messages_max: int
     bytes_max: int
     codes: frozenset[int] | None
+    user: str
+    """In whose name it came; empty if it was not signed."""
+    access_version: object
+    """The version of the users and rights by which it was let in; None without access control."""
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -221,6 +226,8 @@ class PullService:
             min(max(request.integer("maxMsgNums"), 1), MESSAGES_MAX),
             max(request.integer("maxMsgBytes", _JAVA_INT_MAX), 100),
             codes,
+            request.ext.get(ACCESS_KEY, ""),
+            None if (access := self._dispatcher.access) is None else access.version,
         )
 
     def _codes_of_request(self, request: RemotingCommand, topic: str) -> frozenset[int] | None:
@@ -414,7 +421,13 @@ class PullService:
         Args:
             may_correct: whether this broker knows the end of the queue; otherwise the client keeps its offset.
         """
+        access = self._dispatcher.access
         try:
+            if access is not None and access.version != pull.access_version:
+                refusal = access.later_refusal(pull.connection, _request_of(pull))
+                if refusal is not None:
+                    self._refuse(pull, refusal.code, refusal.remark)
+                    return
             result = self._read(pull)
             if may_correct:
                 self._answer(pull, result, code_of(result.status, pull.offset))
@@ -423,8 +436,12 @@ class PullService:
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged
             reason = fault_of(error)
             log.error("held_pull_failed", topic=pull.topic, queue_id=pull.queue_id, reason=reason, trace=trace_of(error))
-            if not pull.is_oneway:
-                pull.connection.answer(_request_of(pull), ResponseCode.SYSTEM_ERROR, remark=reason)
+            self._refuse(pull, ResponseCode.SYSTEM_ERROR, reason)
+
+    @staticmethod
+    def _refuse(pull: Pull, code: ResponseCode, remark: str) -> None:
+        if not pull.is_oneway:
+            pull.connection.answer(_request_of(pull), code, remark=remark)
 
     async def run(self) -> None:
         """Answer the pulls that `_wake_later` was given, until cancelled."""
@@ -465,8 +482,9 @@ def expression_refusal(subscription: Subscription) -> str:
 
 
 def _request_of(pull: Pull) -> RemotingCommand:
-    """What an answer needs of the request of a pull."""
-    return RemotingCommand(RequestCode.PULL_MESSAGE, opaque=pull.opaque, wire=pull.wire)
+    """What an answer, and another look at its sender's rights, need of the request of a pull."""
+    ext = {"consumerGroup": pull.group.group_name, "topic": pull.topic, ACCESS_KEY: pull.user}
+    return RemotingCommand(RequestCode.PULL_MESSAGE, ext, opaque=pull.opaque, wire=pull.wire)
 
 
 def encode_answer(pull: Pull, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:

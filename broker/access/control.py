@@ -39,7 +39,20 @@ class AccessControl:
     def refusal(self, connection: ServerConnection, request: RemotingCommand) -> RequestRefused | None:
         if request.code in OPEN_CODES:
             return None
-        user = self._authenticated(request)
+        user = self._known(request)
+        if not isinstance(user, str) and not is_signed(request, user.password):
+            user = "check signature failed."
+        return self._judged(connection, request, user)
+
+    @property
+    def version(self) -> object:
+        return self.table.changes
+
+    def later_refusal(self, connection: ServerConnection, request: RemotingCommand) -> RequestRefused | None:
+        return self._judged(connection, request, self._known(request))
+
+    def _judged(self, connection: ServerConnection, request: RemotingCommand, user: User | str) -> RequestRefused | None:
+        """Why a user, or a sender who is none for the reason given, may not send a request."""
         if isinstance(user, str):
             return self._refused(connection, request, user)
         if user.is_super:
@@ -62,17 +75,15 @@ class AccessControl:
         name = request.ext.get(ACCESS_KEY, "")
         return self.table.users.get(name) or self.configured.get(name)
 
-    def _authenticated(self, request: RemotingCommand) -> User | str:
-        """The user who has signed a request, or why there is none, in RocketMQ's words."""
+    def _known(self, request: RemotingCommand) -> User | str:
+        """The enabled user in whose name a request comes, or why there is none, in RocketMQ's words."""
         name = request.ext.get(ACCESS_KEY, "")
         if not name:
             return "username cannot be null."
         user = self.user_of(request)
         if user is None:
             return f"User:{shortened(name, 100)} is not found."
-        if not user.is_enabled:
-            return f"User:{name} is disabled."
-        return user if is_signed(request, user.password) else "check signature failed."
+        return user if user.is_enabled else f"User:{name} is disabled."
 
     def _lacks(
         self, connection: ServerConnection, request: RemotingCommand, user: User, demands: list[Demand]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,9 @@ from ledgermq.testing.logs import capture_logs
 
 from ..desk import Desk, Peer, open_desk
 from .scene import ADMIN, ALICE, allow, create_user, open_secured
+
+HOLD: dict[str, Any] = {"sysFlag": 4 | 2}
+"""A pull that waits for messages and names its subscription."""
 
 
 @pytest.fixture
@@ -94,6 +98,49 @@ async def test_rights_that_change_count_for_the_next_request(desk: Desk, admin: 
 
     assert sent.code == ResponseCode.SUCCESS
     assert alice.send("T1").code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize("change", ["right withdrawn", "user disabled", "user deleted"])
+async def test_a_held_pull_is_judged_again_by_the_rights_of_the_moment_when_it_is_answered(
+    desk: Desk, admin: Peer, change: str
+) -> None:
+    """Somebody who was sent away must not get what is sent later, however long a pull has waited."""
+    create_user(admin)
+    allow(admin, "Topic:T1", "Sub")
+    allow(admin, "Group:g", "Sub")
+    alice = desk.peer(ALICE)
+    opaque = alice.pull("T1", **HOLD)
+    changes: dict[str, tuple[int, dict[str, str], dict[str, str]]] = {
+        "right withdrawn": (RequestCode.AUTH_DELETE_ACL, {"subject": "User:alice", "resource": "Topic:T1"}, {}),
+        "user disabled": (RequestCode.AUTH_UPDATE_USER, {"username": "alice"}, {"userStatus": "disable"}),
+        "user deleted": (RequestCode.AUTH_DELETE_USER, {"username": "alice"}, {}),
+    }
+    assert admin.ask(*changes[change]).code == ResponseCode.SUCCESS
+
+    with capture_logs() as logs:
+        desk.put("T1", b"of tomorrow")
+        await desk.settled()
+
+    answer = alice.answer(opaque)
+    assert answer is not None
+    assert (answer.code, answer.body) == (ResponseCode.NO_PERMISSION, b"")
+    assert [entry["user"] for entry in logs if entry["event"] == "request_refused"] == ["alice"]
+
+
+async def test_a_held_pull_is_answered_after_a_change_of_rights_that_leaves_its_own(desk: Desk, admin: Peer) -> None:
+    create_user(admin)
+    allow(admin, "Topic:T1", "Sub")
+    allow(admin, "Group:g", "Sub")
+    alice = desk.peer(ALICE)
+    opaque = alice.pull("T1", **HOLD)
+    create_user(admin, Credentials("bob", "hush"))
+
+    desk.put("T1", b"news")
+    await desk.settled()
+
+    answer = alice.answer(opaque)
+    assert answer is not None
+    assert [message.body for message in decode_records(answer.body)] == [b"news"]
 
 
 async def test_without_authorization_every_user_may_do_everything(tmp_path: Path) -> None:

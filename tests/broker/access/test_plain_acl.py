@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from ledgermq.broker.access.plain_acl import Accounts, PlainAccessControl
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.signature import Credentials
@@ -85,6 +87,24 @@ async def test_consuming_needs_the_topic_and_the_group(tmp_path: Path) -> None:
         assert alice.heartbeat("groupB", "topicB", "%RETRY%groupB").code == ResponseCode.SUCCESS
         assert "topicD" in (alice.heartbeat("groupB", "topicD").remark or "")
         assert "groupA" in (alice.heartbeat("groupA", "topicB").remark or "")
+
+
+async def test_a_held_pull_is_judged_again_by_the_accounts_of_the_moment_when_it_is_answered(tmp_path: Path) -> None:
+    async with open_plain(tmp_path) as desk:
+        alice, admin = desk.peer(ALICE), desk.peer(ADMIN)
+        opaque, of_admin = (peer.pull("topicB", group="groupB", sysFlag=4 | 2) for peer in (alice, admin))
+        access = desk.broker.access
+        assert isinstance(access, PlainAccessControl)
+        access.accounts = Accounts.of([yaml.safe_load(FILE.replace("topicB=PUB|SUB", "topicB=PUB"))])
+
+        desk.put("topicB", b"news")
+        await desk.settled()
+
+        answer, given = alice.answer(opaque), admin.answer(of_admin)
+        assert answer is not None
+        assert given is not None
+        assert (answer.body, (answer.remark or "").partition(": ")[2]) == (b"", "No default permission for topicB")
+        assert given.code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize(
