@@ -126,7 +126,8 @@ class NumberedSends:
         """Begin a new epoch of a producer, and answer with it when no send of an older epoch can be stored any more.
 
         The answer's `known` says whether the producer may have stored messages before; and `completeSince`, from which time on
-        an unknown producer certainly has not.
+        an unknown producer certainly has not. The `topic` of the request, to which the producer is going to send, is for
+        access control alone.
 
         Raises:
             RequestRefused: this broker takes no puts, or the fence may not be stored.

@@ -226,7 +226,7 @@ class Sender:
         master = self._master(queue)
         if master is None:
             return None
-        command = request(RequestCode.FENCE_PRODUCER, {"producer": self._producer_id})
+        command = request(RequestCode.FENCE_PRODUCER, {"producer": self._producer_id, "topic": queue.topic})
         answer = self.client.link(master).call(command, self.options.servers.call_seconds)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return (None,)

@@ -130,7 +130,7 @@ ASKED: Mapping[int, _Read] = {
     Code.CHECK_CLIENT_CONFIG: _nothing,
     Code.LOCK_BATCH_MQ: _locks,
     Code.UNLOCK_BATCH_MQ: _locks,
-    Code.FENCE_PRODUCER: _nothing,
+    Code.FENCE_PRODUCER: _of_fields(_topic("topic", PUB)),  # it writes an event, as a send writes a message
     # topics and groups
     Code.UPDATE_AND_CREATE_TOPIC: _of_fields(_topic("topic", CREATE)),
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _created(TOPIC, "topicName", "topicConfigList"),

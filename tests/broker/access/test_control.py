@@ -214,12 +214,26 @@ async def test_another_user_s_send_number_is_another_number(desk: Desk, admin: P
 
     send(desk.peer(ALICE), "T2", "p.0.42.41")
     answers = [send(admin, "T1", "p.0.42.41") for _ in range(2)]
-    fence = await desk.peer(ALICE).ask_waiting(RequestCode.FENCE_PRODUCER, {"producer": "p"})
+    fence = await desk.peer(ALICE).ask_waiting(RequestCode.FENCE_PRODUCER, {"producer": "p", "topic": "T2"})
     later = send(admin, "T1", "p.0.43.41")
 
     assert [answer.ext.get("repeated") for answer in answers] == [None, "true"]
     assert (fence.code, later.code) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
     assert len(admin.pulled("T1")) == 2
+
+
+async def test_a_user_who_may_not_send_writes_no_fences_into_the_log(desk: Desk, admin: Peer) -> None:
+    create_user(admin)
+    allow(admin, "Topic:T1", "Sub")
+    allow(admin, "Topic:T2", "Pub")
+    before = desk.broker.store.log.max_offset
+    alice = desk.peer(ALICE)
+
+    refused = alice.ask(RequestCode.FENCE_PRODUCER, {"producer": "p", "topic": "T1"})
+    nameless = alice.ask(RequestCode.FENCE_PRODUCER, {"producer": "p"})
+
+    assert (refused.code, nameless.code) == (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR)
+    assert desk.broker.store.log.max_offset == before
 
 
 async def test_without_access_control_nobody_signs(tmp_path: Path) -> None:

@@ -134,6 +134,17 @@ async def test_states_are_for_every_account_and_passwords_of_users_for_none(tmp_
         assert b"hush" not in desk.peer(ADMIN).ask(RequestCode.AUTH_GET_USER, {"username": "bob"}).body
 
 
+async def test_an_account_that_may_not_send_writes_no_fences_into_the_log(tmp_path: Path) -> None:
+    async with open_plain(tmp_path) as desk:
+        alice = desk.peer(ALICE)
+
+        refused = alice.ask(RequestCode.FENCE_PRODUCER, {"producer": "p", "topic": "topicC"})
+        fenced = await alice.ask_waiting(RequestCode.FENCE_PRODUCER, {"producer": "p", "topic": "topicB"})
+
+    assert (refused.remark or "").endswith("No default permission for topicC")
+    assert fenced.code == ResponseCode.SUCCESS
+
+
 async def test_white_lists_need_no_signature(tmp_path: Path) -> None:
     """The one of an account is for its own access key, the global one for everybody."""
     async with open_plain(tmp_path) as desk:
