@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count, islice
 
 import attrs
@@ -162,6 +163,11 @@ class LogRecord:
         return topic_of(self.piece.view, self.span)
 
 
+def is_in_queue(record: LogRecord) -> bool:
+    """Whether a record has a queue offset; half messages, rollbacks and control records are in no queue."""
+    return record.span.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+
+
 @attrs.define(eq=False)
 class Report:
     """What `verify` found."""
@@ -311,8 +317,9 @@ def _units(disk: Disk, path: str) -> Iterator[tuple[int, int, int]]:
 def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list[LogFile] | None = None) -> Report:
     """Read the whole log and compare it with the queues, and with what the recovery mark says that a start must find.
 
-    Every record must be sound and at the physical offset that it has; offsets of a queue must be dense and used once; every
-    entry of a queue must lead to its record. Files that are missing at either end of the log leave no other trace.
+    Every record must be sound and at the physical offset that it has; offsets of a queue must be dense and used once, else both
+    records are named; every entry of a queue must lead to its record. Files that are missing at either end of the log leave no
+    other trace.
 
     Args:
         root: the directory of the store.
@@ -330,23 +337,24 @@ def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list
     mark = RecoveryMark.decode(checkpoint.mark)  # read first: while a broker runs, the log is never behind it
     behind: int | None = None
     checks: dict[tuple[str, int], _QueueCheck] = {}
+    back: list[_Given] = []
     try:
         for record in read_log(files, report=report, advance=advance):
             report.records += 1
             report.end = record.offset + record.span.size
             if behind is None and mark is not None and record.offset >= mark.flushed_offset:
                 behind = record.span.store_timestamp
-            if record.span.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
-                # Half messages and rollbacks are in no queue.
+            if not is_in_queue(record):
                 if is_control(record.topic, record.span.sys_flag):
                     _end_topic(record, checks, report)
                 continue
             queue = (record.topic, record.span.queue_id)
             if queue not in checks:
-                checks[queue] = _QueueCheck(*queue, read_queue(disk, root, *queue))
+                checks[queue] = _QueueCheck(*queue, read_queue(disk, root, *queue), back)
             checks[queue].compare(record, report)
     except UnreadableLog as error:
         report.problem(f"{error.filename}: {error.strerror}")
+    _report_given_before(back, files, report)
     last = files[-1] if files else None
     for check in checks.values():
         entry = check.finish(report)
@@ -365,6 +373,39 @@ def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list
     if mark is not None and report.begin > mark.log_min_offset >= 0:
         report.problem(f"the log begins at {report.begin}, though it had every file from {mark.log_min_offset} on")
     return report
+
+
+@attrs.frozen
+class _Given:
+    """A queue offset that goes back behind the one that was next, in the record at a physical offset."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    next_offset: int
+
+
+def _report_given_before(back: list[_Given], files: list[LogFile], report: Report) -> None:
+    """Report offsets that go back, each with the record that has had it before: the log is read once more to find these."""
+    firsts = dict[tuple[str, int, int], int]()
+    wanted = {(one.topic, one.queue_id, one.queue_offset) for one in back}
+    with suppress(UnreadableLog):  # which was reported when the log was read for the first time
+        for record in read_log(files) if back else ():
+            key = (record.topic, record.span.queue_id, record.span.queue_offset)
+            if key in wanted and is_in_queue(record):
+                firsts.setdefault(key, record.offset)
+                if len(firsts) == len(wanted):
+                    break
+    for one in back:
+        first = firsts.get((one.topic, one.queue_id, one.queue_offset), one.physical_offset)
+        report.problem(
+            f"{one.topic} queue {one.queue_id}: the records at {first} and at {one.physical_offset} both have offset "
+            f"{one.queue_offset}"
+            if first < one.physical_offset
+            else f"{one.topic} queue {one.queue_id}: the record at {one.physical_offset} has offset {one.queue_offset}, "
+            f"{one.next_offset} was next"
+        )
 
 
 def _checkpoint_of(disk: Disk, root: str) -> Checkpoint:
@@ -392,6 +433,8 @@ class _QueueCheck:
     topic: str
     queue_id: int
     entries: Iterator[tuple[int, int, int, int]]
+    back: list[_Given]
+    """Gets the records whose offset goes back, at most `PROBLEMS_MAX`."""
     missing: int = 0
     """Records without an entry that no deletion accounts for."""
     _expected: int | None = None
@@ -401,12 +444,17 @@ class _QueueCheck:
     def compare(self, record: LogRecord, report: Report) -> None:
         """Compare the next record of the queue with the next entry."""
         span, expected = record.span, self._expected
-        if expected is not None and span.queue_offset != expected:
+        if expected is not None and span.queue_offset > expected:
             report.problem(
                 f"{self.topic} queue {self.queue_id}: the record at {record.offset} has offset {span.queue_offset}, "
                 f"{expected} was next"
             )
-        self._expected = span.queue_offset + 1
+        elif expected is not None and span.queue_offset < expected:
+            if len(self.back) < PROBLEMS_MAX:
+                self.back.append(_Given(self.topic, self.queue_id, span.queue_offset, record.offset, expected))
+            else:
+                report.problem_count += 1
+        self._expected = max(span.queue_offset + 1, expected or 0)
         entry = self._next(report.begin)
         if entry is None or entry[0] > span.queue_offset:
             self.missing += 1

@@ -274,17 +274,38 @@ def test_entries_behind_the_listed_files_of_a_log_that_goes_on_are_no_problem(st
     assert verify(DISK, str(store), files=log_files(DISK, str(store))[:2]).problems == []
 
 
-def test_a_queue_offset_given_twice_is_found(tmp_path: Path) -> None:
-    """Two records with one offset: one of them nobody will ever see."""
-    first = record(0, 0)
-    content = first + record(len(first), 0)
-    (tmp_path / "commitlog").mkdir()
-    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(content + bytes(FILE_SIZE - len(content)))
+def store_of(directory: Path, *queue_offsets: int) -> list[int]:
+    """Write a log with these queue offsets of one queue, and return where the records lie."""
+    content, places = b"", list[int]()
+    for queue_offset in queue_offsets:
+        places.append(len(content))
+        content += record(len(content), queue_offset)
+    (directory / "commitlog").mkdir()
+    (directory / "commitlog" / f"{0:020d}").write_bytes(content + bytes(FILE_SIZE - len(content)))
+    return places
+
+
+def test_each_queue_offset_given_twice_is_named_with_both_records(tmp_path: Path) -> None:
+    """Nobody will ever see the second record, as the queue has room for one: an operator has to know both to find it."""
+    first, second, _, again, once_more = store_of(tmp_path, 0, 1, 2, 0, 1)
 
     report = verify(DISK, str(tmp_path))
 
-    assert (report.records, report.units_missing) == (2, 2)
-    assert "has offset 0, 1 was next" in report.problems[0]
+    assert (report.records, report.units_missing) == (5, 5)
+    assert report.problems == [
+        f"T queue 1: the records at {first} and at {again} both have offset 0",
+        f"T queue 1: the records at {second} and at {once_more} both have offset 1",
+    ]
+
+
+def test_a_gap_of_queue_offsets_and_one_that_goes_back_to_expired_records_are_found(tmp_path: Path) -> None:
+    """Then no other record of the log has the offset."""
+    _, gap, back = store_of(tmp_path, 5, 9, 2)
+
+    assert verify(DISK, str(tmp_path)).problems == [
+        f"T queue 1: the record at {gap} has offset 9, 6 was next",
+        f"T queue 1: the record at {back} has offset 2, 10 was next",
+    ]
 
 
 @pytest.mark.parametrize("topic", [b"a\0b", b"../U", b"x" * 255])
