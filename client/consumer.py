@@ -100,14 +100,15 @@ async def open_consumer(
         read_from: which member of a broker's group is read: the suggested one, by default, the master or a slave.
         on_offset_moved: called when a group cannot continue where it was to, for example because messages have expired that it
             has not read; it runs in the event loop, and what it raises is logged.
-        on_assigned: called with the queues that this consumer has taken, those of the group's retries among them, before it
-            reads them; it may be async. It may return the offsets at which to continue, by queue, for example those that the
-            application keeps in a database.
+        on_assigned: called with the queues of all topics that this consumer has taken, those of the group's retries among them,
+            before it reads them; it may be async. It may return the offsets at which to continue, by queue, for example those
+            that the application keeps in a database.
         on_revoked: called with the queues of which nothing more is handed out, before their offsets are committed for the last
             time: what it acknowledges counts. With `orderly` no other member reads them before it has ended; otherwise another
             one may read them already. It is also called after the lock of an ordered queue was lost, and when the consumer
-            closes, where nothing can be acknowledged any more. Both callbacks are waited for, 10 seconds at most; what they
-            raise is logged, and the consumer goes on.
+            closes, where nothing can be acknowledged any more. Each queue that was assigned is revoked once, and revoked before
+            it is assigned again. Both callbacks are called one after the other and waited for, 10 seconds at most each; what
+            they raise is logged, and the consumer goes on.
         offsets_path: the file in which a broadcasting consumer keeps its offsets; without it they are kept in memory. Each
             consumer needs a file of its own, and has the lock of one beside it that ends in `.lock`.
         instance_name: replaces the random part of the client id.

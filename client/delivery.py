@@ -47,6 +47,8 @@ class Source:
     """The cancel scope of its pull loop."""
     fetcher: Fetcher | None = None
     """Pulls messages into `assigned`."""
+    announced: bool = False
+    """Whether `on_assigned` has been called with the queue, and `on_revoked` has not returned since."""
     dropped: bool = False
     in_line: bool = False
     suspended: bool = False

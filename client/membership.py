@@ -6,7 +6,7 @@ when a broker notifies it of a change of members, and when a route has changed. 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from math import inf
 
@@ -147,38 +147,41 @@ class Membership:
     async def rebalance(self) -> bool:
         """Adapt `sources` to our share; return whether all topics have a route and all queues of the share are read."""
         self._wanted = trio.Event()
-        settled = True
-        for topic in self.subscriptions:
-            wanted = await self._share_of(topic)
-            if wanted is None:
-                settled = False
-                continue
-            known = self._known[topic]
-            given = [self.sources.pop(each) for each in list(self.sources) if each.topic == topic and each not in wanted]
-            for each in given:
-                self._log.info("queue_given", queue=str(each.queue))
-            await self.keeper.give(given, locked=True)
-            leaving = {source.queue for source in self.keeper.leaving}
-            # Sorted, because the order of a set varies between runs.
-            missing = sorted(queue for queue in wanted if queue not in self.sources and queue not in leaving)
-            async with trio.open_nursery() as nursery:
-                for queue in missing:
-                    nursery.start_soon(self._take, queue, queue not in known)
-            # Committed in one call, because a broker may forget first commits that arrive at the same time.
-            taken = [self.sources[queue] for queue in missing if queue in self.sources]
-            await self.keeper.commit(taken, CALL_SECONDS)
-            offsets = await self.keeper.callbacks.assigned([source.queue for source in taken if not source.dropped])
-            for source in taken:
-                if not source.dropped:
-                    if source.queue in offsets:
-                        self.reset(source.queue, offsets[source.queue])
-                    self.keeper.read(source)
-            absent = sum(queue not in self.sources for queue in wanted)
+        shares = {topic: await self._share_of(topic) for topic in self.subscriptions}
+        settled = None not in shares.values()
+        wanted = {topic: share for topic, share in shares.items() if share is not None}
+        given = [self.sources.pop(each) for each in list(self.sources) if each not in wanted.get(each.topic, (each,))]
+        for source in given:
+            self._log.info("queue_given", queue=str(source.queue))
+        await self.keeper.give(given, locked=True)
+        await self._take_all(queue for share in wanted.values() for queue in share)
+        for topic, share in wanted.items():
             self.problems.pop(topic, None)
-            if absent:
+            if absent := sum(queue not in self.sources for queue in share):
                 self.problems[topic] = f"{absent} of its queues of {topic} are not read yet"
                 settled = False
         return settled
+
+    async def _take_all(self, wanted: Iterable[MessageQueue]) -> None:
+        """Take the queues that we do not read yet, notify the application of all of them in one call, and read them."""
+        leaving = {source.queue for source in self.keeper.leaving}
+        # Sorted, because the order of a set varies between runs.
+        missing = sorted(queue for queue in wanted if queue not in self.sources and queue not in leaving)
+        async with trio.open_nursery() as nursery:
+            for queue in missing:
+                nursery.start_soon(self._take, queue, queue not in self._known[queue.topic])
+        # Committed in one call, because a broker may forget first commits that arrive at the same time.
+        taken = [self.sources[queue] for queue in missing if queue in self.sources]
+        await self.keeper.commit(taken, CALL_SECONDS)
+        taken = [source for source in taken if not source.dropped]
+        for source in taken:
+            source.announced = True
+        offsets = await self.keeper.callbacks.assigned([source.queue for source in taken])
+        for source in taken:
+            if not source.dropped:
+                if source.queue in offsets:
+                    self.reset(source.queue, offsets[source.queue])
+                self.keeper.read(source)
 
     async def _share_of(self, topic: str) -> set[MessageQueue] | None:
         """Our queues of a topic; None if they are not known now, and we keep those that we have."""

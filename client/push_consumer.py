@@ -487,8 +487,7 @@ class Consumer(Seeks, Generic[Body]):
                 reasons = dict.fromkeys(map(str, failures)) or [f"no answer within {COMMIT_AT_CLOSE_SECONDS} s"]
                 log.warning("offsets_not_committed", group=self.group, queues=uncommitted, reason="; ".join(reasons))
             # After the commit, because nobody renews the locks any more. The callback can acknowledge nothing, and is limited.
-            notified = self._keeper.leaving
-            await self._keeper.callbacks.revoked(sorted(each.queue for each in sources if not notified.get(each)))
+            await self._keeper.notify_revoked(sources)
             if self._membership.orderly:
                 with trio.move_on_after(UNLOCK_AT_CLOSE_SECONDS):
                     async with trio.open_nursery() as nursery:

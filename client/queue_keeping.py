@@ -63,9 +63,8 @@ class QueueKeeper:
     _takes_back: TakesBack
     held: HeldBytes
     callbacks: RebalanceCallbacks
-    leaving: dict[Source, bool] = attrs.field(factory=dict[Source, bool])
-    """The queues that are being given up, each with whether the application has been notified. We have the lock of an orderly
-    one until none of its messages is being processed."""
+    leaving: list[Source] = attrs.field(factory=list[Source])
+    """The queues that are being given up. We have the lock of an orderly one until none of its messages is being processed."""
     on_left: Callable[[], None] = lambda: None
     """Called when a queue of `leaving` has been unlocked."""
 
@@ -147,12 +146,12 @@ class QueueKeeper:
         """
         for source in sources:
             source.drop()
-            self.leaving[source] = False  # until the end: if the consumer closes meanwhile, it finishes what remains to be done
+            self.leaving.append(source)  # until the end: if the consumer closes meanwhile, it finishes what remains to be done
         uncommitted = sources
         if not self._plan.locks:
             before = {source: source.assigned.committable for source in sources}
             await self.commit(sources, CALL_SECONDS)
-            await self._notify(sources)
+            await self.notify_revoked(sources)
             # Whoever reads the others now may have committed there, and would be set back.
             uncommitted = [source for source in sources if source.assigned.committable != before[source]]
         if locked:
@@ -161,22 +160,25 @@ class QueueKeeper:
             if self._plan.locks:
                 self._nursery.start_soon(self._leave, source, locked)
             else:
-                del self.leaving[source]
+                self.leaving.remove(source)
 
     async def _leave(self, source: Source, locked: bool) -> None:
         if source.assigned.in_work:
             await source.on_idle.wait()
         if locked:  # messages may have been acknowledged since the commit of `give` began
             await self.commit([source], CALL_SECONDS)
-        await self._notify([source])
+        await self.notify_revoked([source])
         source.locked_until = 0.0  # otherwise a renewal could lock the queue again
         await self.unlock(source.queue)
-        del self.leaving[source]
+        self.leaving.remove(source)
         self.on_left()
 
-    async def _notify(self, sources: Sequence[Source]) -> None:
-        await self.callbacks.revoked([source.queue for source in sources])
-        self.leaving.update(dict.fromkeys(sources, True))
+    async def notify_revoked(self, sources: Iterable[Source]) -> None:
+        """Call `on_revoked` with those queues that the application counts as assigned, sorted, in one call."""
+        announced = [source for source in sources if source.announced]
+        await self.callbacks.revoked(sorted(source.queue for source in announced))
+        for source in announced:
+            source.announced = False
 
     async def unlock(self, queue: MessageQueue) -> None:
         """Release the lock of a queue; after a failure, which is logged, the lock expires by itself."""

@@ -28,10 +28,11 @@ OnRevoked = Callable[[list[MessageQueue]], Awaitable[object] | object]
 
 @attrs.frozen
 class RebalanceCallbacks:
-    """Calls the callbacks of one consumer; what they raise is logged."""
+    """Calls the callbacks of one consumer in the order in which it wants to; what they raise is logged."""
 
     on_assigned: OnAssigned | None = None
     on_revoked: OnRevoked | None = None
+    _at_work: trio.Lock = attrs.field(factory=trio.Lock)
 
     async def assigned(self, queues: Sequence[MessageQueue]) -> Offsets:
         """Call `on_assigned`, if there are queues; returns the offsets that it wants, or none if it fails."""
@@ -51,16 +52,17 @@ class RebalanceCallbacks:
     ) -> Offsets | None:
         if callback is None or not queues:
             return None
-        try:
-            # Inside the `try`, because what a late callback raises as it is cancelled gets out of the scope, too.
-            with trio.move_on_after(CALLBACK_SECONDS):
-                answer = callback(list(queues))
-                if isawaitable(answer):
-                    answer = await answer
-                return check(answer)
-        except Exception as error:
-            log.error("rebalance_callback_failed", exc_info=error, callback=name, queues=[str(queue) for queue in queues])
-            return None
+        async with self._at_work:
+            try:
+                # Inside the `try`, because what a late callback raises as it is cancelled gets out of the scope, too.
+                with trio.move_on_after(CALLBACK_SECONDS):
+                    answer = callback(list(queues))
+                    if isawaitable(answer):
+                        answer = await answer
+                    return check(answer)
+            except Exception as error:
+                log.error("rebalance_callback_failed", exc_info=error, callback=name, queues=[str(queue) for queue in queues])
+                return None
         log.warning("rebalance_callback_late", callback=name, queues=len(queues), seconds=CALLBACK_SECONDS)
         return None
 

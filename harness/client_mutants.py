@@ -50,7 +50,7 @@ def _acknowledge_at_the_end(original: Any) -> Callable[[Any], Any]:
 def _give_a_queue_away_in_work(original: Any) -> Callable[..., Any]:
     async def leave(self: Any, source: Any, locked: bool) -> None:
         await self.unlock(source.queue)
-        del self.leaving[source]
+        self.leaving.remove(source)
         self.on_left()
 
     return leave

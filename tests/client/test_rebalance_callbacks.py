@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from ledgermq.testing.logs import capture_logs
 
 from .fake_cluster import NAMESRV, open_cluster, until
 from .test_consumer import fill, numbers, silence
-from .test_orderly import COMMIT, join
+from .test_orderly import COMMIT, LOCK, join, members_changed
 
 FIRST = ConsumeFrom.FIRST
 
@@ -64,6 +65,92 @@ async def test_queues_are_announced_before_their_first_message_and_after_their_l
             [0],
             ("revoked", [queue(0), queue(1)]),
         ]
+
+
+async def test_the_queues_of_all_topics_are_announced_together(autojump_clock: MockClock) -> None:
+    """Those of the group's retries too: a slow callback delays the start once."""
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        cluster.create("%RETRY%g", 1)
+        announced: list[list[MessageQueue]] = []
+
+        async def assigned(queues: list[MessageQueue]) -> None:
+            announced.append(queues)
+            await trio.sleep(9)
+
+        started = trio.current_time()
+        async with open_consumer(NAMESRV, "g", "t", on_assigned=assigned, world=cluster.world) as consumer:
+            assert trio.current_time() - started < CALLBACK_SECONDS
+            assert announced == [consumer.queues]
+            assert consumer.queues == [MessageQueue("%RETRY%g", "b1", 0), queue(0), queue(1)]
+
+
+async def test_queues_are_revoked_before_others_are_assigned_whatever_their_topics(autojump_clock: MockClock) -> None:
+    """A member that exchanges queues of two topics for one of a third first loses both, in one call."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        for topic in ("a", "b", "c"):
+            cluster.create(topic, 1)
+        share, events = {"b", "c"}, list[tuple[str, list[str]]]()
+
+        def notify(name: str, queues: list[MessageQueue]) -> None:
+            events.append((name, [each.topic for each in queues]))
+
+        async with open_consumer(
+            NAMESRV,
+            "g",
+            ["a", "b", "c"],
+            strategy=lambda _, queues, __: [each for each in queues if each.topic in share],
+            on_assigned=partial(notify, "assigned"),
+            on_revoked=partial(notify, "revoked"),
+            world=cluster.world,
+        ):
+            share = {"a"}
+            members_changed(broker)
+            await until(lambda: len(events) == 3)
+        assert events == [("assigned", ["b", "c"]), ("revoked", ["b", "c"]), ("assigned", ["a"]), ("revoked", ["a"])]
+
+
+@pytest.mark.parametrize("during", ["on_assigned", "the first commit"])
+async def test_a_queue_that_is_lost_while_it_is_taken_is_revoked_if_it_was_assigned(
+    autojump_clock: MockClock, during: str
+) -> None:
+    """Its lock is found to be lost while `on_assigned` is at work, whose end is waited for, or before it has been called."""
+    events: list[tuple[str, list[MessageQueue]]] = []
+
+    async def assigned(queues: list[MessageQueue]) -> None:
+        events.append(("begins", queues))
+        await trio.sleep(9)
+        events.append(("ends", queues))
+
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        join(broker)
+        async with open_consumer(
+            NAMESRV,
+            "g",
+            "t",
+            orderly=True,
+            on_assigned=assigned,
+            on_revoked=lambda queues: events.append(("revoked", queues)),
+            world=cluster.world,
+        ) as consumer:
+            renewed = len(broker.requests_of(LOCK))
+            await until(lambda: len(broker.requests_of(LOCK)) > renewed)
+            await trio.sleep(LOCK_RENEW_SECONDS - 2)
+            if during == "the first commit":
+                broker.script(COMMIT, silence)
+            del events[:]
+            broker.extra_members.clear()
+            members_changed(broker)
+            await until(lambda: queue(1) in consumer.queues)
+            broker.locks["t", 1] = "another"
+            await trio.sleep(LOCK_RENEW_SECONDS - 5)
+            assert consumer.queues == [queue(0)]
+        found = [("begins", [queue(1)]), ("ends", [queue(1)]), ("revoked", [queue(1)])] if during == "on_assigned" else []
+        assert events == [*found, ("revoked", [queue(0)])]
 
 
 async def test_offsets_that_the_application_keeps_replace_those_of_the_group(autojump_clock: MockClock) -> None:

@@ -92,8 +92,8 @@ class Members(Workload):
     _found: list[str] = attrs.field(factory=list[str])
     _consumers: list[Consumer] = attrs.field(factory=list[Consumer])
     """The members that are open."""
-    _revoked: dict[str, set[MessageQueue]] = attrs.field(factory=dict[str, set[MessageQueue]])
-    """By member, the queues of which it must hand out nothing."""
+    _announced: dict[str, set[MessageQueue]] = attrs.field(factory=dict[str, set[MessageQueue]])
+    """By member, the queues of which it may hand out messages."""
     _copied: dict[str, dict[int, int]] = attrs.field(factory=dict[str, dict[int, int]])
     """The group's offsets on each slave, as they were when it ran last."""
 
@@ -150,7 +150,7 @@ class Members(Workload):
         while True:
             opened += 1
             name = f"{self.name}-{number}.{opened}"
-            self._revoked[name] = set[MessageQueue]()
+            self._announced[name] = set[MessageQueue]()
             seconds = scene.life_seconds * scene.rng.uniform(0.3, 2.0) if style.leaves and not scene.healed else float("inf")
             try:
                 async with open_consumer(
@@ -181,11 +181,15 @@ class Members(Workload):
 
     def _assigned(self, member: str, queues: Sequence[MessageQueue]) -> None:
         """Handle the callback of queues that a member has taken."""
-        self._revoked[member].difference_update(queues)
+        if again := self._announced[member].intersection(queues):
+            self._found.append(f"{member} was assigned {sorted(again)} twice, without `on_revoked` in between")
+        self._announced[member].update(queues)
 
     def _given_up(self, member: str, queues: Sequence[MessageQueue]) -> None:
         """Handle the callback of queues of which a member hands out nothing more."""
-        self._revoked[member].update(queues)
+        if never := set(queues) - self._announced[member]:
+            self._found.append(f"{sorted(never)} of {member} were revoked, and not assigned before")
+        self._announced[member].difference_update(queues)
 
     async def _be(self, consumer: Consumer, member: str, host: str) -> None:
         """Run a member: consume, and commit if its style says so; exceptions are raised unchanged."""
@@ -349,8 +353,8 @@ class Members(Workload):
 
     def _begin(self, message: RecordView, member: str, now: float) -> Handling:
         queue = (message.queue.topic, int(message.queue.queue_id))
-        if message.queue in self._revoked[member] and self._style.take not in ("get_many", "block"):
-            self._found.append(f"{member} was given {queue}@{message.queue_offset} after `on_revoked` of its queue")
+        if message.queue not in self._announced[member] and self._style.take not in ("get_many", "block"):
+            self._found.append(f"{member} was given {queue}@{message.queue_offset}, and the queue is not assigned to it")
         handling = Handling(
             self.group,
             member,

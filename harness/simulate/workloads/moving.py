@@ -90,7 +90,8 @@ class Moving(Members):
         scene = self.scene
         while not scene.healed:
             await self._sleep(scene.pause_seconds(CHANGE_SHARE))
-            queues = shell.queues
+            # A queue that is being taken can be resumed already, and is not announced as one that is paused.
+            queues = [queue for queue in shell.queues if queue in self._announced[member]]
             if not queues:
                 continue
             chosen = scene.rng.sample(queues, scene.rng.randint(1, len(queues)))
