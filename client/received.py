@@ -281,7 +281,7 @@ class ReceivedMessage(RecordView[Body]):
         Raises:
             Closed: the consumer is closed. The message comes again to another member.
             InvalidArgument: the message has been acknowledged, or was sent back already.
-        Cancellation: the message is delivered again; if it was also sent back, it is delivered twice.
+        Cancellation: the message comes again all the same.
         """
         check_delay_level(delay_level, DEAD_LETTER_LEVEL)
         self._origin.check_open()

@@ -38,7 +38,7 @@ class Redelivery:
     _broadcasting: bool
     _reconsume_times_max: int | None
     _on_the_way: int = 0
-    """How many of the messages that were left in hand a broker has not accepted or refused yet."""
+    """How many of the messages that were given back a broker has not accepted or refused yet."""
     _arrival: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
 
     async def retry(self, source: Source, message: ReceivedMessage, delay_level: int) -> None:
@@ -55,7 +55,7 @@ class Redelivery:
             log.warning("message_dropped", queue=str(source.queue), offset=message.queue_offset, reason="broadcasting")
             self._finish(source, message)
         else:
-            await self._pass_on(source, message, delay_level)
+            await self._pass_on_soon(source, message, delay_level).wait()
 
     def give_back(self, source: Source, message: ReceivedMessage) -> None:
         """Take back one message that was left in hand; it comes again as after `retry`.
@@ -63,15 +63,23 @@ class Redelivery:
         A broadcast message, which no broker takes back, comes again here.
         """
         if self._take_back(source, message) and not self._line.closed:
-            self._on_the_way += 1
-            self._nursery.start_soon(self._pass_on_given_back, source, message)
+            self._pass_on_soon(source, message, 0)
 
-    async def _pass_on_given_back(self, source: Source, message: ReceivedMessage) -> None:
-        try:
-            await self._pass_on(source, message, 0)
-        finally:
-            self._on_the_way -= 1
-            self._arrival.unpark_all()
+    def _pass_on_soon(self, source: Source, message: ReceivedMessage, delay_level: int) -> trio.Event:
+        """Pass a message on in a task of its own, which goes on if nobody waits any more; returns what is set at its end."""
+        ended = trio.Event()
+
+        async def pass_on() -> None:
+            try:
+                await self._pass_on(source, message, delay_level)
+            finally:
+                self._on_the_way -= 1
+                self._arrival.unpark_all()
+                ended.set()
+
+        self._on_the_way += 1
+        self._nursery.start_soon(pass_on)
+        return ended
 
     async def settle(self) -> None:
         """Wait until nothing that was given back is on its way to a broker, because no position passes it until then.

@@ -12,6 +12,7 @@ from ledgermq.client.consumer import Consumer
 from ledgermq.client.errors import Closed, InvalidArgument
 from ledgermq.client.membership import Membership
 from ledgermq.client.subscription import MessageModel
+from ledgermq.remoting.command import RemotingCommand
 
 from .fake_cluster import until
 from .test_delivery import BACK, SEND, consuming, filled, number, silence, take_no_message_back
@@ -129,6 +130,29 @@ async def test_a_retry_that_is_cancelled_loses_nothing(autojump_clock: MockClock
                 again = {number(each) for each in await consumer.get_many(5)}
                 while 0 not in again:
                     again |= {number(each) for each in await consumer.get_many(5)}
+
+
+async def test_a_retry_that_is_cancelled_while_its_consumer_ends_brings_back_that_message_alone(
+    autojump_clock: MockClock,
+) -> None:
+    """The broker accepts the message when nobody waits for that any more, and the position passes what is done behind it."""
+    async with filled(3) as (cluster, broker):
+        cluster.create("%RETRY%g", 1)
+        asked: list[RemotingCommand] = []
+        broker.script(BACK, asked.append)
+        async with consuming(cluster, ack="explicit") as consumer:
+            failed, *done = await consumer.get_many(3)
+            for message in done:
+                await message.ack()
+            with trio.move_on_after(0.2) as scope:
+                await failed.retry()
+            assert scope.cancelled_caught
+            consumer.stop()
+            (connection,) = broker.members.values()
+            broker.handle(connection, asked)
+
+        assert broker.bodies("%RETRY%g") == [b"0"]
+        assert broker.offsets["g", "t", 0] == 3
 
 
 async def test_acknowledging_and_giving_back_have_an_end(autojump_clock: MockClock) -> None:
