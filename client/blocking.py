@@ -2,7 +2,8 @@
 
 So each client is implemented once, and heartbeats, rebalancing and commits go on while the caller computes. A client is open
 for the length of a `with` block; its thread ends with the block or with the interpreter. All methods may be called from any
-number of threads. Interrupting a call (Ctrl-C) cancels its request. In a forked process all methods raise `OtherProcess`.
+number of threads. Interrupting a call (Ctrl-C) cancels its request; the `KeyboardInterrupt` says what is known of a send. In a
+forked process all methods raise `OtherProcess`.
 `on_assigned` and `on_revoked` run in a thread of their own. All other functions of the application, such as `on_offset_moved`,
 selectors, strategies, `encode` and `decode`, run in the client's thread, which they must not block; a method of the same client
 that waits for that thread raises `RuntimeError` in them. Everything that is not documented here is as in the trio client.
@@ -25,6 +26,7 @@ from ..message.message import Body, Message, MessageQueue
 from ..world.threads import opened_in_thread
 from . import admin, consumer, producer, pull
 from .arguments import INT_MAX, check_function, check_integer, check_seconds, check_several, check_timeout
+from .cancelled import Outcome, note_outcomes, noting
 from .errors import ClientError, Closed, InvalidArgument, Stopped
 from .health import CLOSED, Health
 from .hosted import (
@@ -70,6 +72,16 @@ class BlockingHost(Host[Client]):
         with in_words_of_clients():
             return self._loop.call(function, undo)
 
+    def run_send(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Like `run`, for a function that sends: if it is interrupted, what is known of each message is noted in the error."""
+        known: list[Outcome] = []
+        try:
+            return self.ask(partial(noting, partial(function, *args, **kwargs), known))
+        except BaseException as error:
+            if known:
+                note_outcomes(error, known)
+            raise
+
 
 def _asked(method: Callable[Concatenate[Client, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
     """A method of the trio client, which runs in its thread, as a method of the client for other threads."""
@@ -99,7 +111,7 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer[Body]]], Generic[Bo
         timeout_seconds: float | None = None,
     ) -> SendResult:
         """Send one message and wait for the acknowledgement; see `Producer.send`. A `selector` runs in the client's thread."""
-        return self.host.run(
+        return self.host.run_send(
             self.host.client.send, message, key=key, queue=queue, selector=selector, timeout_seconds=timeout_seconds
         )
 
@@ -117,7 +129,7 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer[Body]]], Generic[Bo
         Messages of one queue are stored in the order in which they are given; see `Producer.send_many`. A function for `key`
         and a `selector` run in the client's thread.
         """
-        return self.host.run(
+        return self.host.run_send(
             self.host.client.send_many,
             check_several(messages),  # in the thread of the caller, where a cursor or generator of the application belongs
             key=key,
@@ -140,7 +152,7 @@ class BlockingProducer(Hosted[BlockingHost[producer.Producer[Body]]], Generic[Bo
         timeout_seconds: float | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic as one request to one queue; see `Producer.send_batch`."""
-        return self.host.run(
+        return self.host.run_send(
             self.host.client.send_batch,
             check_several(messages),
             key=key,

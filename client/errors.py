@@ -12,6 +12,7 @@ ClientError
 ├── OffsetsUnreadable            the file in which a broadcasting consumer keeps its offsets is damaged or in use
 ├── OffsetsNotWritten            that file could not be written
 ├── SendTimeout                  the total time limit of a send was reached
+├── SendCancelled                stands for a message whose send was cancelled; see `known_outcomes`
 ├── Closed                       the client was closed before or during the call
 ├── Stopped                      the consumer was stopped before or during the call
 └── Refused                      a server answered with a code; one subclass per family of codes, see `REFUSALS`
@@ -162,6 +163,18 @@ class SendTimeout(ClientError):
         self.timeout_ms = timeout_ms
         self.attempts = attempts
         self.last = last
+        self.may_have_been_stored = may_have_been_stored
+
+
+class SendCancelled(ClientError):
+    """Stands for a message whose send was cancelled before its outcome was known; never raised, see `known_outcomes`.
+
+    Without `may_have_been_stored` no request with the message was begun: it was not stored.
+    """
+
+    def __init__(self, *, may_have_been_stored: bool) -> None:
+        known = "the message may have been stored" if may_have_been_stored else "the message was not stored"
+        super().__init__(f"the send was cancelled; {known}")
         self.may_have_been_stored = may_have_been_stored
 
 

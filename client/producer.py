@@ -34,6 +34,7 @@ from .arguments import (
     check_switch,
     check_topic,
 )
+from .cancelled import note_outcomes, unknown
 from .compression import Compression, compress
 from .errors import (
     ClientError,
@@ -129,7 +130,8 @@ class Producer(Generic[Body]):
             Closed: the producer is closed, or was closed during the send.
             Refused: the broker refused; see its subclasses.
         Durability: as `SendResult.status` says; SEND_OK means what the broker's flush and replication modes guarantee.
-        Cancellation: the message may or may not have been stored, but never in part.
+        Cancellation: the message may or may not have been stored, but never in part; `may_have_been_stored(error)` says whether
+            it can be ruled out.
         """
         plain: Message[Any] = message if self._body_of is None else self._plain(message)  # most need no call here
         transmitter = self._transmitter
@@ -146,13 +148,20 @@ class Producer(Generic[Body]):
         except (AttributeError, TypeError):
             check_message(plain)  # raises with the name of the bad field; checking before would slow down every message
             raise
+        except trio.Cancelled as error:
+            note_outcomes(error, unknown(1, begun=False))
+            raise
         choose: Choose | None = None
         if key is None and queue is None and selector is None:
             target = transmitter.next_target(publication)
         else:
             choose = partial(transmitter.chosen, message=plain, key=key, queue=queue, selector=selector)
             target = choose(publication)
-        return await self._send_one(plain, unique_id, key, publication, target, choose, seconds, started)
+        try:
+            return await self._send_one(plain, unique_id, key, publication, target, choose, seconds, started)
+        except trio.Cancelled as error:
+            note_outcomes(error, unknown(1, begun=True))
+            raise
 
     async def _send_one(
         self,
@@ -243,7 +252,7 @@ class Producer(Generic[Body]):
 
         Returns: one result per message, in order.
         Raises: as `send`; also if the batch has several topics or a delay, or is larger than `message_bytes_max`.
-        Cancellation: the batch is stored whole or not at all.
+        Cancellation: the batch is stored whole or not at all; `may_have_been_stored(error)` says whether it can be ruled out.
         """
         plain = [check_message(self._plain(message)) for message in check_several(messages)]
         if not plain:
@@ -252,7 +261,11 @@ class Producer(Generic[Body]):
         seconds, started = self._seconds(timeout_seconds), trio.current_time()
         publication = self._publications.get(topic)
         if publication is None:
-            publication = await self._transmitter.publications.find(topic, seconds)
+            try:
+                publication = await self._transmitter.publications.find(topic, seconds)
+            except trio.Cancelled as error:
+                note_outcomes(error, unknown(len(plain), begun=False))
+                raise
             seconds -= trio.current_time() - started
         ids = self._ids or self._make_ids()
         born_ms = self._session.world.clock.wall_ms()
@@ -264,7 +277,11 @@ class Producer(Generic[Body]):
             choose = partial(transmitter.chosen, message=plain[0], key=key, queue=queue, selector=selector)
         target = transmitter.next_target(publication) if choose is None else choose(publication)
         outgoing = Outgoing(0, born_ms, 0, batch_properties(wait_stored=batch.wait_stored), batch.body, batch=True)
-        answer, target = await transmitter.send(publication, outgoing, target, seconds, choose, len(plain))
+        try:
+            answer, target = await transmitter.send(publication, outgoing, target, seconds, choose, len(plain))
+        except trio.Cancelled as error:
+            note_outcomes(error, unknown(len(plain), begun=True))
+            raise
         return results_of(answer, batch, target.queue, target.address)
 
     async def send_many(
@@ -292,7 +309,8 @@ class Producer(Generic[Body]):
             timeout_seconds: the time limit of one request, which carries up to 256 messages, instead of the producer's.
 
         Returns: for each message, in order, its `SendResult`, or the error that `send` would have raised.
-        Cancellation: any of the messages may have been stored; of each queue a prefix of its messages.
+        Cancellation: of each queue a prefix of its messages may have been stored; `known_outcomes(error)` says what is known of
+            each message.
         """
         if (key is not None) + (queue is not None) + (selector is not None) > 1:
             raise InvalidArgument("give at most one of key, queue and selector")

@@ -20,7 +20,8 @@ import trio
 
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
 from .arguments import check_message
-from .errors import ClientError, Closed, SendTimeout
+from .cancelled import Outcome, note_outcomes
+from .errors import ClientError, Closed, SendCancelled, SendTimeout
 from .sending import (
     Outgoing,
     Publication,
@@ -67,6 +68,7 @@ class Item:
     """Set by another thread that no longer waits, before it looks at `request`: without one the message is not sent."""
     is_done: bool = False
     """Whether it has an outcome, or nobody waits for one."""
+    outcome: SendResult | BaseException | None = None
 
     @property
     def is_free(self) -> bool:
@@ -80,7 +82,15 @@ class Item:
         """Hand the outcome over, unless nobody waits for it."""
         if not self.is_done:
             self.is_done = True
-            self.done(outcome.error if isinstance(outcome, _Exit) else outcome)
+            self.outcome = outcome.error if isinstance(outcome, _Exit) else outcome
+            self.done(self.outcome)
+
+    @property
+    def known(self) -> Outcome:
+        """What is known of the message when nobody waits for its outcome any more."""
+        if isinstance(self.outcome, SendResult | ClientError):
+            return self.outcome
+        return SendCancelled(may_have_been_stored=self.outcome is None and self.request is not None)
 
 
 class _Exit(Exception):
@@ -133,33 +143,32 @@ request begins: later messages wait for no answer."""
     async def send(self, items: Sequence[Item]) -> list[SendResult | ClientError]:
         """Send messages, and return the outcome of each when all have one.
 
-        Cancellation: the messages are withdrawn.
+        Cancellation: the messages are withdrawn, and what is known of each is noted.
         """
-        outcomes: dict[Item, SendResult | BaseException] = {}
+        left = len(items)
         ended = trio.Event()
 
-        def done(item: Item, outcome: SendResult | BaseException) -> None:
-            outcomes[item] = outcome
-            if len(outcomes) == len(items):
+        def done(_: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
                 ended.set()
 
         for item in items:
-            item.done = partial(done, item)
+            item.done = done
             self.add(item)
         try:
             if items:
                 await ended.wait()
-        except trio.Cancelled:
+        except trio.Cancelled as error:
+            note_outcomes(error, [item.known for item in items])
             for item in items:
                 self.withdraw(item)
             raise
-        found: list[SendResult | ClientError] = []
         for item in items:
-            outcome = outcomes[item]
-            if isinstance(outcome, BaseException) and not isinstance(outcome, ClientError):
-                raise outcome
-            found.append(outcome)
-        return found
+            if isinstance(item.outcome, BaseException) and not isinstance(item.outcome, ClientError):
+                raise item.outcome
+        return [item.known for item in items]
 
     def add(self, item: Item) -> None:
         """Send a message behind all of its queue that were added before."""

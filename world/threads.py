@@ -29,6 +29,8 @@ log = get_logger(__name__)
 
 EXIT_SECONDS = 5.0
 """How long the interpreter waits at its end for all loops to close what is open in them."""
+ABANDONED_SECONDS = 1.0
+"""How long an interrupted caller waits until its call has been cancelled in the loop."""
 FUNCTIONS_PER_TURN = 1000
 """How many functions of other threads run before the tasks of the loop get a turn."""
 
@@ -146,7 +148,8 @@ class ThreadLoop:
         Raises:
             LoopEndedError, OtherProcessError: see there.
             RuntimeError: the caller is the loop's own thread.
-            KeyboardInterrupt: the function has been cancelled, or its result undone.
+            KeyboardInterrupt: the function has been cancelled, or its result undone; one that does not end within
+                `ABANDONED_SECONDS` ends later.
         """
         if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self._token:
             raise RuntimeError("this function runs in the thread that it calls, so the call would wait for itself")
@@ -157,6 +160,7 @@ class ThreadLoop:
             ended.wait()
         except BaseException:
             self.abandon(call)
+            ended.wait(ABANDONED_SECONDS)
             raise
         return call.result(self.failure)
 

@@ -148,7 +148,7 @@ class AioProducer(Hosted[AioHost[producer.Producer[Body]]], Generic[Body]):
         if callable(key):
             keys = iter([key(message) for message in several])  # a function of the application runs in its own thread
             key = lambda _: next(keys)  # noqa: E731
-        return await self.host.run(
+        return await self.host.run_send(
             self.host.client.send_many,
             several,
             key=key,
@@ -168,7 +168,7 @@ class AioProducer(Hosted[AioHost[producer.Producer[Body]]], Generic[Body]):
     ) -> list[SendResult]:
         """Send messages of one topic in one request to one queue; see `Producer.send_batch`."""
         several = check_several(messages)  # a generator of the application runs in its own thread
-        return await self.host.run(
+        return await self.host.run_send(
             self.host.client.send_batch,
             several,
             key=key,

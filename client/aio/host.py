@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import attrs
 import trio
 
-from ...world.threads import Call, ThreadLoop
+from ...world.threads import ABANDONED_SECONDS, Call, ThreadLoop
+from ..cancelled import Outcome, note_outcomes, noting
 from ..errors import Closed, WrongEventLoop
 from ..hosted import AWAITED, Client, Host, contained, in_words_of_clients
 from ..redelivery import SEND_BACK_AT_CLOSE_SECONDS
@@ -122,6 +123,25 @@ class AioHost(Host[Client]):
             finally:
                 self.wakeups.waiting.discard(future)
             return call.result(self._loop.failure)
+
+    async def run_send(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Like `run`, for a function that sends: if it is cancelled, what is known of each message is noted in the error."""
+        known: list[Outcome] = []
+        ended: asyncio.Future[None] = self.event_loop.create_future()
+
+        async def send() -> T:
+            try:
+                return await noting(partial(function, *args, **kwargs), known)
+            finally:
+                self.wakeups.add(ended, None)
+
+        try:
+            return await self.ask(send)
+        except asyncio.CancelledError as error:
+            await asyncio.wait([ended], timeout=ABANDONED_SECONDS)
+            if known:
+                note_outcomes(error, known)
+            raise
 
     def check_caller(self) -> None:
         """Raise `OtherProcess` or `WrongEventLoop` unless the caller is a task of the loop in which the client was opened."""

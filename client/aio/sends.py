@@ -11,12 +11,12 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from weakref import ref
 
 import attrs
 import trio
 
 from ...message.message import Message, MessageQueue
+from ..cancelled import note_outcomes
 from ..errors import ClientError, Closed
 from ..producer import Producer
 from ..send_many import Item
@@ -63,7 +63,7 @@ class Sends:
             return await future
         except asyncio.CancelledError as error:
             item.withdrawn = True
-            _mark(error, may_have_been_stored=item.request is not None)
+            note_outcomes(error, [item.known])
             with suppress(Closed):  # the client has ended, and the send with it
                 host.soon(partial(host.client.lanes.withdraw, item))
             raise
@@ -94,44 +94,3 @@ def _copied(error: ClientError) -> ClientError:
     copy.args, copy.__cause__ = error.args, error.__cause__
     vars(copy).update(vars(error))
     return copy.with_traceback(error.__traceback__)
-
-
-def _mark(error: asyncio.CancelledError, *, may_have_been_stored: bool) -> None:
-    """Note in a cancellation what is known of the send; another exception would break `asyncio.timeout` and `TaskGroup`."""
-    # `asyncio.gather` raises the cancellation of one of its tasks, while another one may have sent its message. So outside of
-    # the task of its send, a cancellation rules nothing out.
-    task = asyncio.current_task()
-    if may_have_been_stored or task is None:
-        error.may_have_been_stored = True  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
-    else:
-        error.not_begun_in = ref(task)  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
-    error.add_note(
-        "the send was cancelled; the message may have been stored"
-        if may_have_been_stored
-        else "the send was cancelled before it was begun; the message was not stored"
-    )
-
-
-def may_have_been_stored(error: BaseException) -> bool:
-    """Whether the message of a send that failed or was cancelled may be in the log.
-
-    Args:
-        error: a `ClientError`, an `asyncio.CancelledError`, or the `TimeoutError` of `asyncio.timeout` or `asyncio.wait_for`.
-            A cancellation that comes from another task, as with `asyncio.gather`, rules nothing out: it may be that of one of
-            several sends. On Python 3.11 `asyncio.wait_for` runs the send in such a task, so use `asyncio.timeout`. Nor does a
-            group of errors, because `TaskGroup` cancels the other sends without naming them; ask for each error of the group
-            what is known of its own send. Of a cancelled `send_many` or `send_batch` nothing is known.
-    """
-    at: BaseException | None = error
-    while at is not None:
-        task: ref[asyncio.Task[object]] | None = getattr(at, "not_begun_in", None)
-        if task is not None:
-            return task() is not asyncio.current_task()
-        mark = getattr(at, "may_have_been_stored", None)
-        if mark is not None:
-            return bool(mark)
-        # What follows in the chain may be an error of before, during whose handling this cancellation came.
-        if isinstance(at, asyncio.CancelledError | BaseExceptionGroup) or (isinstance(at, TimeoutError) and not at.__cause__):
-            return True
-        at = at.__cause__ or at.__context__
-    return False

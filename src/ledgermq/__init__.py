@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .client.admin.errors import NotInRoutes as NotInRoutes
     from .client.admin.errors import TopicExists as TopicExists
     from .client.admin.topic_settings import TopicSettings as TopicSettings
+    from .client.cancelled import known_outcomes as known_outcomes
+    from .client.cancelled import may_have_been_stored as may_have_been_stored
     from .client.compression import BadBody as BadBody
     from .client.compression import Compression as Compression
     from .client.consumer import Consumer as Consumer
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from .client.errors import OtherProcess as OtherProcess
     from .client.errors import ProducerFenced as ProducerFenced
     from .client.errors import Refused as Refused
+    from .client.errors import SendCancelled as SendCancelled
     from .client.errors import SendForgotten as SendForgotten
     from .client.errors import SendTimeout as SendTimeout
     from .client.errors import ServiceNotAvailable as ServiceNotAvailable
@@ -123,6 +126,7 @@ _HOMES = {
     "ReadFrom": "client.subscription",
     "ReceivedMessage": "client.received",
     "Refused": "client.errors",
+    "SendCancelled": "client.errors",
     "SendForgotten": "client.errors",
     "SendResult": "client.sending",
     "SendStatus": "client.sending",
@@ -138,6 +142,8 @@ _HOMES = {
     "TopicSettings": "client.admin.topic_settings",
     "Unreachable": "client.errors",
     "WrongEventLoop": "client.errors",
+    "known_outcomes": "client.cancelled",
+    "may_have_been_stored": "client.cancelled",
     "open_admin": "client.admin",
     "open_consumer": "client.consumer",
     "open_producer": "client.producer",

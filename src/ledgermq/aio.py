@@ -13,7 +13,7 @@ from .client.aio.clients import (
     open_producer,
     open_pull_consumer,
 )
-from .client.aio.sends import may_have_been_stored
+from .client.cancelled import known_outcomes, may_have_been_stored
 
 __all__ = [
     "AioAdmin",
@@ -21,6 +21,7 @@ __all__ = [
     "AioMessage",
     "AioProducer",
     "AioPullConsumer",
+    "known_outcomes",
     "may_have_been_stored",
     "open_admin",
     "open_consumer",

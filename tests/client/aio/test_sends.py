@@ -16,7 +16,8 @@ import trio.testing
 
 from ledgermq.client.aio.clients import AioProducer
 from ledgermq.client.aio.host import Opening
-from ledgermq.client.aio.sends import SENDS_PER_TURN, may_have_been_stored
+from ledgermq.client.aio.sends import SENDS_PER_TURN
+from ledgermq.client.cancelled import may_have_been_stored
 from ledgermq.client.errors import Closed, MessageIllegal, NoRoute, SendTimeout
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.send_many import Item, Lanes
