@@ -19,7 +19,7 @@ from .java_messages import APPEND, COMMIT, COMPARE, TRUNCATE, Answer, Code, Push
 from .java_reading import confirm_reads
 from .java_state import Follower, FollowerGroup, JavaLeadership, JavaState
 from .layout import ENTRY, HEADER_SIZE
-from .native import BeginAnew, ReceivedEntries
+from .received import BeginAnew, ReceivedEntries
 from .walk import body_is_sound, is_message, walk_entries
 
 _unpack_header = ENTRY.codec.unpack_from

@@ -14,7 +14,7 @@ from ..raft.units import NO_INDEX, LogIndex, PeerId
 from .group_records import GroupConfiguration, configuration_record, read_configuration
 from .layout import BLANK_SIZE, INDEX, INDEX_SIZE
 from .ledger import Ledger
-from .native import BeginAnew, ReceivedEntries
+from .received import BeginAnew, ReceivedEntries
 from .walk import walk_entries
 
 

@@ -43,6 +43,7 @@ from .layout import ENTRY, HEADER_SIZE, INDEX_MAX, POSITION_MAX
 from .ledger import LedgerSlice
 from .mending_messages import EntryCopy, EntryDamaged, EntryRequest, MendingMessage
 from .native_layout import CONTROL_FRAME_MAX, ENTRIES_FRAME_MAX, FRAME, LANE_ENTRIES
+from .received import BeginAnew, ReceivedEntries
 from .walk import Walked, walk_entries
 
 Parts = Sequence[bytes | memoryview]
@@ -96,23 +97,6 @@ _PLAIN_OF = {kind: (message, layout) for kind, message, layout in _PLAIN}
 _HEAD_FIELDS = struct.Struct(">ii")
 _unpack_header = ENTRY.codec.unpack_from
 _unpack_frame, _FRAME_SIZE = FRAME.codec.unpack_from, FRAME.size
-
-
-@attrs.frozen(eq=False)
-class ReceivedEntries:
-    """The payload of a batch received from a leader."""
-
-    walked: Walked
-    entries: memoryview
-
-
-@attrs.frozen
-class BeginAnew:
-    """The payload of a snapshot: the position where the ledger begins, and the configuration there."""
-
-    position: int
-    configuration_index: LogIndex
-    configuration_body: bytes
 
 
 _ENTRIES_MESSAGES = (Append, InstallSnapshot, EntryCopy)

@@ -19,7 +19,7 @@ from ..raft.units import LogIndex
 from .disk_tasks import RETRY_SECONDS, DiskTasks
 from .ledger import Ledger
 from .log_reader import write_slice
-from .native import BeginAnew
+from .received import BeginAnew
 
 log = get_logger(__name__)
 
