@@ -18,8 +18,8 @@ import trio
 from ledgermq.ha.dledger.offline import log_parts, look_of
 from ledgermq.message.layout import encode_host
 from ledgermq.message.message import IncomingMessage
-from ledgermq.store.backup import DirectoryKeep, restore, take_backup, verify_backup
 from ledgermq.store.config import StoreConfig
+from ledgermq.store.keeping.backup import DirectoryKeep, restore, take_backup, verify_backup
 from ledgermq.store.opening import open_message_store
 from ledgermq.world.disk import RealDisk
 from ledgermq.world.real import real_world

@@ -36,7 +36,7 @@ from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.message.strings import string_hash
 from ledgermq.pipeline.jobs.archive import archive
 from ledgermq.pipeline.session import session
-from ledgermq.store.consumequeue import UNIT_SIZE
+from ledgermq.store.derived.consumequeue import UNIT_SIZE
 from ledgermq.testing.embedded import start_embedded
 
 QUEUES = 8

@@ -25,7 +25,7 @@ from servers import TOPIC
 
 from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import config_of
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.sending import result_of
 from ledgermq.message.layout import derived_parts, encode_host, encode_records, properties_of, span_of, topic_field, topic_of
@@ -36,7 +36,7 @@ from ledgermq.remoting import binary_header
 from ledgermq.remoting.command import Wire
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.remoting.server import ServerConnection
-from ledgermq.store.index_keys import KeyHashes, key_hash
+from ledgermq.store.derived.index_keys import KeyHashes, key_hash
 from ledgermq.world.network import Address, Stream, TcpStream
 from ledgermq.world.real import real_world
 from ledgermq.world.threads import opened_in_thread

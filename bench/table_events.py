@@ -15,7 +15,7 @@ import trio
 
 from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import config_of
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.topics import TopicConfig
 
 PERIOD_SECONDS = 5
 QUEUES_PER_TOPIC = 8

@@ -24,9 +24,9 @@ from ..remoting.metrics import Latencies, LoopTurns
 from ..remoting.monitoring import Monitoring, open_monitoring
 from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
+from ..store.keeping.scrub import Scrubber
 from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
-from ..store.scrub import Scrubber
 from ..world.address import Address, bare_host, is_loopback_host, is_numeric_host
 from ..world.events import get_logger
 from ..world.network import Network, Stream, closing
@@ -46,38 +46,38 @@ from .admin.relay import Relay
 from .admin.runtime import Runtime
 from .admin.settings import Settings
 from .admin.topics_and_groups import Administration
-from .adoption import adopt_stored
-from .client_requests import ClientRequests
-from .clients import SCAN_SECONDS, Consumers, Producers
-from .commits import Commits
 from .config import BrokerConfig
-from .consumption import Consumption
 from .delay import DelayDelivery
-from .deletions import Deletions
-from .groups import GroupTable
 from .live_config import LiveConfig
-from .lock_requests import LockRequests
-from .locks import QueueLocks
 from .metrics import Metrics
-from .mode import Mode, mode_of
+from .modes.mode import Mode, mode_of
+from .modes.replication import Replication
 from .monitoring import Readiness
-from .numbered_sends import NumberedSends
-from .offset_requests import OffsetRequests
-from .offsets import ConsumerOffsets
-from .persistence import GROUPS_FILE, LOCKS_FILE, TOPICS_FILE, Persistence
-from .pull import PullService
 from .registration import Registration
-from .replication import Replication
-from .retry import SendBack
+from .requests.client_requests import ClientRequests
+from .requests.lock_requests import LockRequests
+from .requests.offset_requests import OffsetRequests
+from .requests.pull import PullService
+from .requests.retry import SendBack
+from .requests.send import SendHandler
+from .requests.slave_sync import SlaveSync
 from .role import LiveRole, Phase, Role, RoleState
-from .send import SendHandler
-from .slave_sync import SlaveSync
 from .stats import Stats
 from .storage import world_of_store
-from .table_files import TableFiles
-from .table_log import TableLog
-from .tables import Tables
-from .topics import TopicTable
+from .tables.adoption import adopt_stored
+from .tables.clients import SCAN_SECONDS, Consumers, Producers
+from .tables.commits import Commits
+from .tables.consumption import Consumption
+from .tables.deletions import Deletions
+from .tables.groups import GroupTable
+from .tables.locks import QueueLocks
+from .tables.numbered_sends import NumberedSends
+from .tables.offsets import ConsumerOffsets
+from .tables.persistence import GROUPS_FILE, LOCKS_FILE, TOPICS_FILE, Persistence
+from .tables.table_files import TableFiles
+from .tables.table_log import TableLog
+from .tables.tables import Tables
+from .tables.topics import TopicTable
 
 log = get_logger(__name__)
 

@@ -27,7 +27,7 @@ from ..message.numbers import LONG_MAX, int_of, is_digits, long_of
 from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, SEND_NUMBER, WAIT, decode_properties
 from ..remoting.errors import RequestRefused
 from ..store.config import SCHEDULE_TOPIC
-from ..store.dispatch import Derivable
+from ..store.derived.dispatch import Derivable
 from ..store.message_store import MessageStore
 from ..store.statuses import PutStatus
 from ..world.clock import Clock
@@ -36,7 +36,7 @@ from .divert import divert_delayed, encode_as_found
 from .json_values import table_of
 from .role import LiveRole
 from .stats import Stats
-from .topics import HALF_TOPIC, OP_HALF_TOPIC
+from .tables.topics import HALF_TOPIC, OP_HALF_TOPIC
 
 log = get_logger(__name__)
 

@@ -22,7 +22,7 @@ from ..message.properties import (
 )
 from ..remoting.command import RemotingCommand
 from ..store.config import SCHEDULE_TOPIC
-from .groups import GroupTable
+from .tables.groups import GroupTable
 
 VERSION_WITH_MAX_RECONSUME_TIMES = 121
 """The protocol version of V3_4_9; clients from this version on send their own limit of retries."""

@@ -25,18 +25,18 @@ from ..remoting.metrics import (
     one,
     turns_of,
 )
-from ..store.consumequeue import Unit
+from ..store.derived.consumequeue import Unit
+from ..store.keeping.scrub import Scrubber
 from ..store.message_store import MessageStore
-from ..store.scrub import Scrubber
 from ..store.statuses import PutStatus
 from ..world.garbage import private_bytes
 from ..world.slices import in_slices
-from .clients import Consumers, Producers
-from .groups import GroupTable
-from .offsets import ConsumerOffsets
 from .role import LiveRole
 from .stats import Counter, Stats
-from .topics import TopicTable
+from .tables.clients import Consumers, Producers
+from .tables.groups import GroupTable
+from .tables.offsets import ConsumerOffsets
+from .tables.topics import TopicTable
 
 T = TypeVar("T")
 _Read = Callable[[str, Iterable[tuple[int, int]]], T]

@@ -34,7 +34,7 @@ from ..world.supervision import keep_running
 from .json_values import object_of
 from .live_config import LiveConfig
 from .role import LiveRole
-from .topics import TopicTable
+from .tables.topics import TopicTable
 
 log = get_logger(__name__)
 

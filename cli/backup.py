@@ -14,8 +14,8 @@ import click
 
 from ..ha.dledger.offline import forget_what_was_synced, has_ledger, log_parts, look_of
 from ..ha.dledger.reset_peers import look_at_node, reset_peers
-from ..store.backup import DirectoryKeep, Keep, choose_point, restore, take_backup, verify_backup
 from ..store.errors import BackupRefused, DamagedBackup
+from ..store.keeping.backup import DirectoryKeep, Keep, choose_point, restore, take_backup, verify_backup
 from ..world.address import Address
 from ..world.files import PIECE_BYTES
 from ..world.real import World, real_world

@@ -14,7 +14,7 @@ from ..ha.dledger.offline import all_log_files, look_at_entry
 from ..message.control import ACCESS_CHANGED, CONTROL_TOPIC, KIND_PROPERTY
 from ..message.flags import COMPRESSED
 from ..message.layout import decode_record
-from ..store.cutting import Losses, accept_missing, cut_log, losses_of
+from ..store.keeping.cutting import Losses, accept_missing, cut_log, losses_of
 from ..store.offline import LogFile, LogRecord, Report, read_log, read_queue, stores_below, unfinished_copy, verify
 from ..world.real import real_world
 from .backup import backup

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ..broker.leaving_dledger import write_classic_copy
+from ..broker.modes.leaving_dledger import write_classic_copy
 from ..ha.dledger.offline import all_log_files
 from ..world.real import real_world
 from .store_errors import ending_with_reason

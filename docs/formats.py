@@ -11,14 +11,14 @@ from pathlib import Path
 
 from ledgermq.ha import envelopes
 from ledgermq.ha.classic import layout as ha_layout
-from ledgermq.ha.dledger import layout as ledger_layout
-from ledgermq.ha.dledger import native_layout
+from ledgermq.ha.dledger.ledger import layout as ledger_layout
+from ledgermq.ha.dledger.native import layout as native_layout
 from ledgermq.message.batch import ITEM_HEAD
 from ledgermq.message.fields import Layout
 from ledgermq.message.layout import BLANK, HEADS
 from ledgermq.store.checkpoint import FIELDS, MARK_AT, NOTE_AT
-from ledgermq.store.consumequeue import UNIT
-from ledgermq.store.index_file import ENTRY, HEADER
+from ledgermq.store.derived.consumequeue import UNIT
+from ledgermq.store.derived.index_file import ENTRY, HEADER
 from ledgermq.store.recovery_mark import MARK
 
 PAGE = Path(__file__).with_name("formats.md")

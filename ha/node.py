@@ -10,10 +10,10 @@ from typing import Protocol
 
 import trio
 
-from ..store.commitlog import CommitLog
 from ..store.config import StoreConfig
+from ..store.keeping.scrub import Framing
+from ..store.log.commitlog import CommitLog
 from ..store.message_store import MessageStore
-from ..store.scrub import Framing
 from ..world.network import Address
 from ..world.real import World
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from ledgermq.broker.locks import QueueLocks
+from ledgermq.broker.tables.locks import QueueLocks
 from ledgermq.client import blocking, producer, push_consumer, queue_keeping
 from ledgermq.client.assigned import AssignedQueue
 from ledgermq.client.consumer import Consumer

@@ -10,15 +10,15 @@ from typing import Any
 
 import attrs
 
-from ledgermq.broker.locks import QueueLocks
 from ledgermq.broker.registration import Registration
-from ledgermq.broker.table_log import TableLog
-from ledgermq.broker.tables import Tables
+from ledgermq.broker.tables.locks import QueueLocks
+from ledgermq.broker.tables.table_log import TableLog
+from ledgermq.broker.tables.tables import Tables
 from ledgermq.ha.dledger.commitlog import DLedgerCommitLog
 from ledgermq.ha.dledger.disk_tasks import DiskTasks
-from ledgermq.ha.dledger.ledger import Ledger
-from ledgermq.ha.dledger.links import Links
+from ledgermq.ha.dledger.ledger.ledger import Ledger
 from ledgermq.ha.dledger.log_reader import LedgerReader
+from ledgermq.ha.dledger.native.links import Links
 from ledgermq.ha.dledger.settings import NATIVE
 from ledgermq.ha.dledger.waiters import Outcome as Stored
 from ledgermq.ha.dledger.waiters import Waiters

@@ -21,25 +21,28 @@ from typing import Any
 import attrs
 import trio
 
-from ledgermq.broker import delay, retry
-from ledgermq.broker.groups import GroupTable
-from ledgermq.broker.hold import HeldPulls
-from ledgermq.broker.offsets import ConsumerOffsets
-from ledgermq.broker.resets import PendingResets
+from ledgermq.broker import delay
+from ledgermq.broker.requests import retry
+from ledgermq.broker.requests.hold import HeldPulls
+from ledgermq.broker.tables.groups import GroupTable
+from ledgermq.broker.tables.offsets import ConsumerOffsets
+from ledgermq.broker.tables.resets import PendingResets
 from ledgermq.client.redelivery import Redelivery
 from ledgermq.ha.classic.acks import Acknowledgements
 from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.message.layout import decode_record
-from ledgermq.store import local_recovery, message_store, recovery
-from ledgermq.store.consumequeue import ConsumeQueue
-from ledgermq.store.events import LogEvents
-from ledgermq.store.index import IndexFiles
-from ledgermq.store.index_file import IndexFile
-from ledgermq.store.index_slots import SlotTable
-from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.store import message_store
+from ledgermq.store.derived.consumequeue import ConsumeQueue
+from ledgermq.store.derived.events import LogEvents
+from ledgermq.store.derived.index import IndexFiles
+from ledgermq.store.derived.index_file import IndexFile
+from ledgermq.store.derived.index_slots import SlotTable
+from ledgermq.store.log import local_recovery
+from ledgermq.store.log.local_commitlog import LocalCommitLog
+from ledgermq.store.log.segments import Segments
 from ledgermq.store.put_side import PutSide
 from ledgermq.store.read_side import ReadSide
-from ledgermq.store.segments import Segments
+from ledgermq.store.recovery import recovery
 from ledgermq.store.statuses import PutStatus
 from ledgermq.world.events import ROOT_LOGGER
 

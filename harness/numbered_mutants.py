@@ -9,8 +9,8 @@ from typing import Any
 
 import trio
 
-from ledgermq.broker.numbered_sends import NumberedSends
-from ledgermq.broker.send import SendHandler
+from ledgermq.broker.requests.send import SendHandler
+from ledgermq.broker.tables.numbered_sends import NumberedSends
 from ledgermq.ha.dledger.node import DLedgerNode
 from ledgermq.ha.errors import LeadershipLost
 from ledgermq.ha.raft.errors import Refused

@@ -10,12 +10,12 @@ from typing import Any
 
 import attrs
 
-from ledgermq.broker.locks import QueueLocks
+from ledgermq.broker.tables.locks import QueueLocks
 from ledgermq.ha.classic.epochs import EpochList
 from ledgermq.ha.classic.slave import HAClient
-from ledgermq.store.checkpointing import CheckpointKeeper
-from ledgermq.store.index_file import HEADER, IndexFile
-from ledgermq.store.index_slots import SLOT
+from ledgermq.store.derived.index_file import HEADER, IndexFile
+from ledgermq.store.derived.index_slots import SLOT
+from ledgermq.store.recovery.checkpointing import CheckpointKeeper
 from ledgermq.testing.history import End
 
 from .outcome import Outcome

@@ -23,13 +23,13 @@ import pytest
 import trio
 
 from ledgermq.broker import config as broker_config
-from ledgermq.broker.classic import ClassicReplication
-from ledgermq.broker.commits import Commits
 from ledgermq.broker.config import BrokerConfig
 from ledgermq.broker.entries import EncodedEntries
-from ledgermq.broker.offsets import ConsumerOffsets
-from ledgermq.broker.postponed_sends import PostponedSends
-from ledgermq.broker.pull import PullService
+from ledgermq.broker.modes.classic import ClassicReplication
+from ledgermq.broker.requests.postponed_sends import PostponedSends
+from ledgermq.broker.requests.pull import PullService
+from ledgermq.broker.tables.commits import Commits
+from ledgermq.broker.tables.offsets import ConsumerOffsets
 from ledgermq.ha.classic import sync as table_sync
 from ledgermq.ha.classic.acks import Acknowledgements
 from ledgermq.ha.classic.master import HAService
@@ -39,16 +39,18 @@ from ledgermq.remoting.changed_settings import KeptFile
 from ledgermq.remoting.dispatcher import Dispatcher
 from ledgermq.remoting.errors import RequestRefused
 from ledgermq.remoting.server import ServerConnection
-from ledgermq.store import cleaning, consumequeue, cutting, opening
-from ledgermq.store.checkpointing import CheckpointKeeper
-from ledgermq.store.dispatch import Dispatcher as StoreDispatcher
+from ledgermq.store import opening
+from ledgermq.store.derived import consumequeue
+from ledgermq.store.derived.dispatch import Dispatcher as StoreDispatcher
+from ledgermq.store.derived.index import IndexFiles
 from ledgermq.store.errors import OffsetGap
-from ledgermq.store.index import IndexFiles
 from ledgermq.store.json_file import JsonFile
-from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.store.keeping import cleaning, cutting
+from ledgermq.store.log.local_commitlog import LocalCommitLog
+from ledgermq.store.log.segments import Segments
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.read_side import ReadSide
-from ledgermq.store.segments import Segments
+from ledgermq.store.recovery.checkpointing import CheckpointKeeper
 from ledgermq.testing.history import History
 from ledgermq.world import logs
 from ledgermq.world.disk import RealDisk

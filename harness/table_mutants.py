@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ledgermq.broker.table_log import TableLog
-from ledgermq.broker.tables import Tables
+from ledgermq.broker.tables.table_log import TableLog
+from ledgermq.broker.tables.tables import Tables
 from ledgermq.message.control import OFFSETS_COMMITTED
 
 from .dledger_mutants import TABLES, with_expiry

@@ -104,9 +104,9 @@ class SendRun(Protocol):
 ScanSends = Callable[[bytes], SendRun | None]
 
 Derivable = tuple[str, int, int, int, int, int, int, int, str, str, str]
-"""As in `store/dispatch.py`."""
+"""As in `store/derived/dispatch.py`."""
 IndexEntry = tuple[str, str, str, int, int]
-"""As in `store/index_keys.py`."""
+"""As in `store/derived/index_keys.py`."""
 UnitGroup = tuple[str, int, int, int, int, bytearray]
 """Successive units of a queue: topic, queue id, queue and physical offset of the first, end of the last record, units."""
 GroupRecords = Callable[[list[Derivable]], tuple[list[UnitGroup], list[IndexEntry]] | None]

@@ -18,7 +18,7 @@ from ..message.errors import CorruptRecord
 from ..message.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ..message.layout import MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN, SYS_FLAG_AT, span_of
 from ..store.checkpoint import MARK_AT, MARK_SIZE_MAX
-from ..store.deletions import deletions_file, deletions_of
+from ..store.derived.deletions import deletions_file, deletions_of
 from ..store.recovery_mark import RecoveryMark
 from ..world.disk import Disk
 from .log_files import SegmentFile, SegmentFiles

@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from ..message.strings import string_hash
-from ..store.consumequeue import PRE_BLANK_SIZE
+from ..store.derived.consumequeue import PRE_BLANK_SIZE
 from .batches import Batches, Expected, Fault, Records, check_crcs, cut_rows, read_heads
 from .errors import CorruptStore, DataLoss
 from .log_files import SegmentFile

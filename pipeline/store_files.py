@@ -20,7 +20,7 @@ import numpy as np
 
 from ..message.flags import PERM_READ
 from ..message.numbers import is_digits
-from ..store.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from ..store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from ..store.offline import NAME_DIGITS
 from ..world.disk import Disk, RealDisk
 from .deleted import Deletions

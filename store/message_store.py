@@ -18,10 +18,10 @@ from ..message.control import deletion_of
 from ..message.layout import is_part_of_record
 from ..world.events import get_logger
 from ..world.slices import in_slices
-from .cleaning import Cleaner
-from .consumequeue import ConsumeQueue
+from .derived.consumequeue import ConsumeQueue
+from .derived.events import LogEvents
 from .errors import DamagedLog, NotWritable
-from .events import LogEvents
+from .keeping.cleaning import Cleaner
 from .put_side import PutSide
 from .read_side import ReadSide
 

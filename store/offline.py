@@ -22,7 +22,7 @@ from ..message.numbers import is_digits
 from ..world.disk import Disk
 from ..world.files import PIECE_BYTES
 from .checkpoint import Checkpoint
-from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from .derived.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from .errors import UnfinishedCopy, UnreadableLog
 from .names import queue_fault
 from .recovery_mark import RecoveryMark

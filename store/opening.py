@@ -19,25 +19,25 @@ from ..world.events import get_logger
 from ..world.files import make_directory
 from ..world.real import World
 from .checkpoint import Checkpoint
-from .checkpointing import CheckpointKeeper
-from .cleaning import Cleaner
-from .commitlog import CommitLog, OpenCommitLog
 from .config import StoreConfig
-from .consumequeue import ConsumeQueues
-from .damage import lost_index_files, lost_units, remove_corrupt_queues
-from .deletions import deletions_file
-from .dispatch import Dispatcher, TagsCodes
+from .derived.consumequeue import ConsumeQueues
+from .derived.deletions import deletions_file
+from .derived.dispatch import Dispatcher, TagsCodes
+from .derived.events import LogEvents
+from .derived.index import IndexFiles
+from .derived.queue_places import load_places
 from .errors import ForeignQueues
-from .events import LogEvents
-from .index import IndexFiles
-from .local_commitlog import open_local_commit_log
+from .keeping.cleaning import Cleaner
 from .locking import lock_store
+from .log.commitlog import CommitLog, OpenCommitLog
+from .log.local_commitlog import open_local_commit_log
+from .log.reserve import RESERVE_BYTES_MIN, RESERVE_SHARE, Reserve
 from .message_store import MessageStore
 from .offline import unfinished_copy
-from .queue_places import load_places
-from .recovery import Recovered, recover
+from .recovery.checkpointing import CheckpointKeeper
+from .recovery.damage import lost_index_files, lost_units, remove_corrupt_queues
+from .recovery.recovery import Recovered, recover
 from .recovery_mark import INDEX_OFF, RecoveryMark
-from .reserve import RESERVE_BYTES_MIN, RESERVE_SHARE, Reserve
 
 log = get_logger(__name__)
 

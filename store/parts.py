@@ -5,11 +5,11 @@ from __future__ import annotations
 import attrs
 
 from ..world.real import World
-from .commitlog import CommitLog
 from .config import StoreConfig
-from .consumequeue import ConsumeQueues
-from .dispatch import Dispatcher
-from .index import IndexFiles
+from .derived.consumequeue import ConsumeQueues
+from .derived.dispatch import Dispatcher
+from .derived.index import IndexFiles
+from .log.commitlog import CommitLog
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -30,14 +30,14 @@ from ..message.properties import (
     find_marked,
 )
 from ..world.events import get_logger
-from .commitlog import Done
 from .config import SCHEDULE_TOPIC
-from .dispatch import Derivable
+from .derived.dispatch import Derivable
+from .derived.queue_ends import QueueEnds
 from .errors import AppendUnclear, BadQueueName, NotWritable, RecordTooLarge, is_full
-from .local_recovery import SECTOR
+from .log.commitlog import Done
+from .log.local_recovery import SECTOR
 from .names import queue_fault
 from .parts import StoreParts
-from .queue_ends import QueueEnds
 from .statuses import PutStatus
 
 if TYPE_CHECKING:

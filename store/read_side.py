@@ -11,8 +11,8 @@ from ..message.fields import Buffer
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import Check, check_record, span_of, topic_of
 from ..world.events import get_logger
-from .consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, Unit
-from .index import IndexSearch
+from .derived.consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, Unit
+from .derived.index import IndexSearch
 from .parts import StoreParts
 from .statuses import GetStatus
 

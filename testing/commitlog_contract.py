@@ -14,8 +14,8 @@ from typing import Protocol
 import trio
 
 from ..message.layout import decode_record, encode_host, encode_record
-from ..store.commitlog import CommitLog
 from ..store.errors import NotWritable
+from ..store.log.commitlog import CommitLog
 from ..store.statuses import PutStatus
 
 

@@ -30,7 +30,7 @@ LONGEST_FIRST = (
     "tests/harness/simulate/test_cluster.py",
     "tests/client/test_failover.py",
     "tests/broker/test_older_logs.py",
-    "tests/broker/test_dledger.py",
+    "tests/broker/modes/test_dledger.py",
     "tests/ha/dledger/test_random_faults.py",
     "tests/ha/dledger/test_node.py",
     "tests/harness/simulate/test_store.py",

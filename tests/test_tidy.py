@@ -126,11 +126,11 @@ def test_only_the_start_of_a_broker_asks_its_configuration_for_its_role() -> Non
         named(path) for path in sources() for node in nodes(path) if isinstance(node, ast.Attribute) and node.attr == "is_slave"
     }
 
-    assert asking <= {"broker/classic.py", "cli/broker.py"}
+    assert asking <= {"broker/modes/classic.py", "cli/broker.py"}
 
 
 def test_only_the_choice_of_a_mode_asks_which_mode_a_broker_has() -> None:
-    """Everything else asks the mode or its node for what differs (`broker/mode.py`, `ha/node.py`)."""
+    """Everything else asks the mode or its node for what differs (`broker/modes/mode.py`, `ha/node.py`)."""
     modes = ("Mode", "Node", "Replication", "ReplicatedTables")
     asking = {
         named(path)
@@ -147,4 +147,4 @@ def test_only_the_choice_of_a_mode_asks_which_mode_a_broker_has() -> None:
     }
 
     assert asking == set()
-    assert chosen <= {"broker/mode.py", "broker/config.py", "testing/embedded.py"}
+    assert chosen <= {"broker/modes/mode.py", "broker/config.py", "testing/embedded.py"}

@@ -20,9 +20,9 @@ from ...remoting.signature import ACCESS_KEY
 from ...world.slices import in_slices
 from ..access.policies import CUSTOM, DEFAULT, Acl, BadPolicy, Resource, checked_subject
 from ..access.users import BadUser, User, subject_of
-from ..answer_policies import Applied
 from ..request_bodies import body_of
-from ..table_log import TableLog
+from ..requests.answer_policies import Applied
+from ..tables.table_log import TableLog
 
 LISTED_MAX = 10_000
 """The most users or rights in one answer; the filter of the request finds the others."""

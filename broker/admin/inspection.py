@@ -26,12 +26,12 @@ from ...remoting.server import ServerConnection
 from ...store.message_store import MessageStore
 from ...world.clock import Clock
 from ...world.slices import ROWS_PER_SLICE, in_slices
-from ..clients import ConsumerGroup, Consumers, Member, Producers
-from ..groups import GroupTable
 from ..live_config import LiveConfig
-from ..offsets import LOST_KEY, ConsumerOffsets
 from ..stats import Stats, StatsRate
-from ..topics import BENCHMARK_TOPIC, NOT_FOR_CLIENTS, TEMPLATE_TOPIC, TRACE_TOPIC, TopicConfig, TopicTable
+from ..tables.clients import ConsumerGroup, Consumers, Member, Producers
+from ..tables.groups import GroupTable
+from ..tables.offsets import LOST_KEY, ConsumerOffsets
+from ..tables.topics import BENCHMARK_TOPIC, NOT_FOR_CLIENTS, TEMPLATE_TOPIC, TRACE_TOPIC, TopicConfig, TopicTable
 
 QUEUES_PER_TURN = 200
 """The most queues that are read in one turn of the event loop; more are read in several turns."""

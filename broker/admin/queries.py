@@ -16,8 +16,8 @@ from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
 from ...store.message_store import MessageStore
 from ..access.positions import Positions
-from ..clients import Consumers
 from ..live_config import LiveConfig
+from ..tables.clients import Consumers
 
 ANSWER_BYTES_MAX = FRAME_SIZE_MAX - 64 * 1024
 """The most bytes of records in one answer; clients close the connection if a frame is larger than `FRAME_SIZE_MAX`."""

@@ -27,14 +27,14 @@ from ...store.message_store import MessageStore
 from ...world.events import get_logger
 from ...world.slices import in_slices
 from ..access.positions import Positions
-from ..answer_policies import Applied
-from ..clients import ConsumerGroup, Consumers, Member
-from ..commits import Commits
-from ..groups import GroupTable
 from ..live_config import LiveConfig
-from ..offsets import ConsumerOffsets
-from ..table_log import TableLog
-from ..topics import TopicTable
+from ..requests.answer_policies import Applied
+from ..tables.clients import ConsumerGroup, Consumers, Member
+from ..tables.commits import Commits
+from ..tables.groups import GroupTable
+from ..tables.offsets import ConsumerOffsets
+from ..tables.table_log import TableLog
+from ..tables.topics import TopicTable
 from .inspection import ANSWER_BYTES_MAX, QUEUES_PER_TURN, not_online, too_long
 
 log = get_logger(__name__)

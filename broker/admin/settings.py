@@ -24,9 +24,9 @@ from ...world.clock import Clock
 from ...world.events import get_logger
 from ..config import KEYS, BrokerConfig, config_of
 from ..errors import BadConfig
-from ..groups import GroupTable
 from ..live_config import LiveConfig
-from ..topics import TEMPLATE_TOPIC, TopicTable, system_topics
+from ..tables.groups import GroupTable
+from ..tables.topics import TEMPLATE_TOPIC, TopicTable, system_topics
 
 log = get_logger(__name__)
 

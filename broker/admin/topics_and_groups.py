@@ -20,17 +20,17 @@ from ...remoting.command import RemotingCommand
 from ...remoting.dispatcher import AnswerPolicy, Dispatcher
 from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
-from ...store.cleaning import Cleaner
+from ...store.keeping.cleaning import Cleaner
 from ...store.message_store import MessageStore
 from ...world.slices import ROWS_PER_SLICE, in_slices, rows_of
-from ..answer_policies import Applied, Known, Routed
-from ..clients import Consumers
-from ..deletions import Deletions
-from ..groups import GroupConfig, GroupTable, group_name_fault
 from ..json_values import table_of
-from ..offsets import ConsumerOffsets
-from ..table_log import TableLog
-from ..topics import SINGLE_TAG, TopicConfig, TopicTable, topic_name_fault
+from ..requests.answer_policies import Applied, Known, Routed
+from ..tables.clients import Consumers
+from ..tables.deletions import Deletions
+from ..tables.groups import GroupConfig, GroupTable, group_name_fault
+from ..tables.offsets import ConsumerOffsets
+from ..tables.table_log import TableLog
+from ..tables.topics import SINGLE_TAG, TopicConfig, TopicTable, topic_name_fault
 
 QUEUE_NUMS_MAX = 16_384
 """The most read or write queues of a topic; more are refused, because each queue needs a file and space in every route."""

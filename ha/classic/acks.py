@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 
 import attrs
 
-from ...store.pending import PendingPuts
+from ...store.log.pending import PendingPuts
 from ...store.statuses import PutStatus
 
 GAP_MAX = 256 * 1024 * 1024

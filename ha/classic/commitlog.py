@@ -12,11 +12,11 @@ import attrs
 import trio
 
 from ...message.fields import Buffer
-from ...store.commitlog import Appended, Done, RawCommitLog
 from ...store.errors import NotWritable
-from ...store.expiry import Expiry
+from ...store.log.commitlog import Appended, Done, RawCommitLog
+from ...store.log.expiry import Expiry
+from ...store.log.wrapping_log import WrappingCommitLog
 from ...store.statuses import PutStatus
-from ...store.wrapping_log import WrappingCommitLog
 from ...world.clock import Clock
 from ..errors import InSyncReplicasNotEnough
 from .acks import Acknowledgements

@@ -15,7 +15,7 @@ import trio
 from trio.abc import Listener
 
 from ...message.checksum import crc32
-from ...store.commitlog import CommitLog
+from ...store.log.commitlog import CommitLog
 from ...world.clock import Clock
 from ...world.events import get_logger
 from ...world.network import Address, Network, Stream, closing

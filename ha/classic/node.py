@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from ...store.commitlog import CommitLog
 from ...store.config import StoreConfig
 from ...store.errors import LogOfOtherMode
-from ...store.local_commitlog import LocalCommitLog, open_local_commit_log
+from ...store.keeping.scrub import CLASSIC, Framing
+from ...store.log.commitlog import CommitLog
+from ...store.log.local_commitlog import LocalCommitLog, open_local_commit_log
 from ...store.message_store import MessageStore
-from ...store.scrub import CLASSIC, Framing
 from ...world.network import Address
 from ...world.real import World
 from .acks import Acknowledgements

@@ -12,8 +12,8 @@ from typing import Protocol
 import attrs
 import trio
 
-from ...store.commitlog import RawCommitLog
 from ...store.errors import StoreError
+from ...store.log.commitlog import RawCommitLog
 from ...world.clock import Clock
 from ...world.events import get_logger
 from ...world.network import Address, Network, Stream

@@ -25,7 +25,7 @@ from ...remoting.monitoring import PROM
 from ...remoting.tls import TLS_KEYS, TlsSettings
 from ...world.address import is_loopback_host
 from ...world.events import get_logger
-from ..dledger.recovery import LedgerFiles
+from ..dledger.ledger.recovery import LedgerFiles
 from ..dledger.settings import ReplicaSettings, parse_peers
 from ..errors import WrongHaSetting
 from ..raft.settings import Settings as RaftSettings

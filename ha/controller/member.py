@@ -22,12 +22,12 @@ from ...remoting.errors import RequestRefused
 from ...store.errors import StoreError
 from ...world.events import get_logger
 from ...world.real import World
+from ..dledger.ledger.walk import is_message
 from ..dledger.opening import open_replica
 from ..dledger.replica import Replica
 from ..dledger.settings import ReplicaSettings
 from ..dledger.status import Leading
 from ..dledger.waiters import Outcome
-from ..dledger.walk import is_message
 from ..errors import LeadershipLost
 from ..raft.errors import Refused
 from ..raft.roles import Role

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from ...store.commitlog import CommitLog
 from ...store.config import StoreConfig
+from ...store.log.commitlog import CommitLog
 from ...world.real import World
 from ..classic.acks import Acknowledgements
 from ..classic.epochs import EpochList

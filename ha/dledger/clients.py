@@ -11,9 +11,9 @@ from ...world.clock import Clock
 from ...world.network import Address
 from ..raft.errors import Refused
 from ..raft.units import LogIndex, PeerId
-from .java_links import ForeignClients
-from .layout import HEADER_SIZE
-from .ledger import Ledger, Placed
+from .java.links import ForeignClients
+from .ledger.layout import HEADER_SIZE
+from .ledger.ledger import Ledger, Placed
 from .settings import ReplicaSettings
 from .waiters import CODE_OF_OUTCOME, Done, code_of_refusal
 

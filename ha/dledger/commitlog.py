@@ -13,18 +13,18 @@ import attrs
 import trio
 
 from ...message.layout import Check, DerivedParts, check_record, derived_parts
-from ...store.commitlog import Appended, Done, Evidence, LogFile
 from ...store.errors import NotWritable
+from ...store.log.commitlog import Appended, Done, Evidence, LogFile
 from ...store.statuses import PutStatus
 from ...world.events import get_logger
 from ..errors import CorruptLedger
 from ..raft.errors import Refused
-from .layout import ENTRY, HEADER_SIZE, MAGIC_ENTRY
-from .ledger import is_blank
+from .ledger.layout import ENTRY, HEADER_SIZE, MAGIC_ENTRY
+from .ledger.ledger import is_blank
+from .ledger.walk import is_message
 from .replica import Replica
 from .status import Leading
 from .waiters import Outcome
-from .walk import is_message
 
 log = get_logger(__name__)
 

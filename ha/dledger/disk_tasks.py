@@ -16,9 +16,9 @@ from ...world.ticks import next_tick
 from ...world.workers import Workers
 from ..raft.core import Raft
 from ..raft.ready import HardState
-from .hard_state import HardStateFile, TermAndVote
-from .java_core import JavaCore
-from .ledger import Ledger
+from .java.core import JavaCore
+from .ledger.hard_state import HardStateFile, TermAndVote
+from .ledger.ledger import Ledger
 
 log = get_logger(__name__)
 

@@ -6,8 +6,8 @@ from ...world.events import get_logger
 from ..raft.core import Raft
 from ..raft.errors import Refused
 from ..raft.progress import Replicator
-from .java_core import JavaCore
-from .java_state import Follower
+from .java.core import JavaCore
+from .java.state import Follower
 
 log = get_logger(__name__)
 

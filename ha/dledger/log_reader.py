@@ -11,11 +11,11 @@ from ..raft.batch import Batch, Slice, Snapshot, TermRun
 from ..raft.log import LogState
 from ..raft.quorum import Configuration
 from ..raft.units import NO_INDEX, LogIndex, PeerId
-from .group_records import GroupConfiguration, configuration_record, read_configuration
-from .layout import BLANK_SIZE, INDEX, INDEX_SIZE
-from .ledger import Ledger
-from .received import BeginAnew, ReceivedEntries
-from .walk import walk_entries
+from .ledger.layout import BLANK_SIZE, INDEX, INDEX_SIZE
+from .ledger.ledger import Ledger
+from .ledger.received import BeginAnew, ReceivedEntries
+from .ledger.walk import walk_entries
+from .native.group_records import GroupConfiguration, configuration_record, read_configuration
 
 
 def _always() -> bool:

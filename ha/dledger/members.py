@@ -11,7 +11,7 @@ from ...world.network import Address
 from ..errors import LeadershipLost
 from ..raft.errors import ChangeRefused
 from ..raft.units import PeerId
-from .group_records import GroupConfiguration, configuration_record
+from .native.group_records import GroupConfiguration, configuration_record
 from .replica import Replica
 
 CATCH_UP_SECONDS = 0.1

@@ -17,9 +17,9 @@ from ...world.events import get_logger
 from ..errors import HaError
 from ..raft.units import LogIndex, PeerId, Term
 from .disk_tasks import DiskTasks
-from .ledger import Ledger
-from .mending_messages import EntryCopy, EntryDamaged, EntryRequest, MendingMessage
-from .walk import walk_entries
+from .ledger.ledger import Ledger
+from .ledger.walk import walk_entries
+from .native.mending_messages import EntryCopy, EntryDamaged, EntryRequest, MendingMessage
 
 log = get_logger(__name__)
 

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from ...store.commitlog import CommitLog
 from ...store.config import StoreConfig
-from ...store.divided_log import DividedCommitLog
 from ...store.errors import LogOfOtherMode, MissingSegment
 from ...store.json_file import JsonFile
-from ...store.local_commitlog import open_local_commit_log
+from ...store.keeping.scrub import CLASSIC, Framing
+from ...store.log.commitlog import CommitLog
+from ...store.log.divided_log import DividedCommitLog
+from ...store.log.local_commitlog import open_local_commit_log
+from ...store.log.older_log import OlderLog
 from ...store.message_store import MessageStore
-from ...store.older_log import OlderLog
-from ...store.scrub import CLASSIC, Framing
 from ...world.events import get_logger
 from ...world.network import Address
 from ...world.real import World
@@ -27,7 +27,7 @@ from ..raft.core import Raft
 from ..raft.errors import Refused
 from ..raft.roles import Role
 from .commitlog import DLedgerCommitLog
-from .ledger import Ledger
+from .ledger.ledger import Ledger
 from .offline import ENTRIES
 from .opening import load_replica
 from .replica import Replica

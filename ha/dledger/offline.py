@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ...message.layout import Check, RecordSpan, check_record
-from ...store.backup import LogPart
+from ...store.keeping.backup import LogPart
+from ...store.keeping.scrub import Framing
 from ...store.offline import LogFile, LogPiece, Look, files_in, log_files, look_at_record
-from ...store.scrub import Framing
 from ...world.disk import Disk
-from .checkpoint import Checkpoint, CheckpointFile
-from .layout import BLANK, BLANK_SIZE, ENTRY, HEADER_SIZE, MAGIC_BLANK, MAGIC_ENTRY
+from .ledger.checkpoint import Checkpoint, CheckpointFile
+from .ledger.layout import BLANK, BLANK_SIZE, ENTRY, HEADER_SIZE, MAGIC_BLANK, MAGIC_ENTRY
+from .ledger.walk import body_is_sound, is_message
 from .reset_peers import DIRECTORY_PREFIX
-from .walk import body_is_sound, is_message
 
 
 def all_log_files(disk: Disk, root: str) -> list[LogFile]:

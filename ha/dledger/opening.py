@@ -16,12 +16,12 @@ from ..raft.log import RaftLog
 from ..raft.quorum import Configuration
 from ..raft.ready import HardState
 from ..raft.units import FORGOTTEN, TERM_MAX, PeerId
-from .group_records import GroupConfiguration
-from .hard_state import HardStateFile, TermAndVote
-from .java_core import JavaCore
-from .ledger import Ledger
+from .java.core import JavaCore
+from .ledger.hard_state import HardStateFile, TermAndVote
+from .ledger.ledger import Ledger
+from .ledger.recovery import open_ledger
 from .log_reader import JavaEntryReader, LedgerReader
-from .recovery import open_ledger
+from .native.group_records import GroupConfiguration
 from .replica import Replica
 from .settings import JAVA, ReplicaSettings
 

@@ -16,7 +16,7 @@ import trio
 
 from ...message.fields import Buffer
 from ...store.errors import NotWritable, StoreError
-from ...store.older_log import OlderLog
+from ...store.log.older_log import OlderLog
 from ...world.events import EventLogger, get_logger
 from ...world.network import Address
 from ...world.real import World
@@ -30,19 +30,19 @@ from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
 from .clients import foreign_clients
 from .disk_tasks import DiskTasks
-from .group_records import GroupConfiguration, barrier_record, configuration_record, new_group_id, read_configuration
+from .following import begin_anew, catches_up, truncate, write, write_now
 from .handing_over import hand_over
-from .handshake import UNKNOWN, NodeCard
-from .hard_state import HardStateFile
-from .java_core import TICK_MS, JavaCore
-from .java_links import JavaLinks
-from .layout import CHANNEL_CONFIGURATION
-from .ledger import Ledger, Placed
-from .links import Links
+from .java.core import TICK_MS, JavaCore
+from .java.links import JavaLinks
+from .ledger.hard_state import HardStateFile
+from .ledger.layout import CHANNEL_CONFIGURATION
+from .ledger.ledger import Ledger, Placed
 from .log_reader import LedgerReader
 from .mending import Mending
-from .mending_messages import MendingMessage
-from .obedience import begin_anew, catches_up, truncate, write, write_now
+from .native.group_records import GroupConfiguration, barrier_record, configuration_record, new_group_id, read_configuration
+from .native.handshake import UNKNOWN, NodeCard
+from .native.links import Links
+from .native.mending_messages import MendingMessage
 from .settings import ReplicaSettings
 from .status import Leading, ReplicaStatus, beginning_of, status_of
 from .ticking import Ticking

@@ -18,12 +18,12 @@ from ...world.randomness import Randomness
 from ..errors import NoSuchNode
 from ..raft.quorum import Configuration
 from ..raft.units import TERM_LEAD_MAX, TERM_MAX, LogIndex, PeerId, Term
-from .checkpoint import CheckpointFile
-from .group_records import GroupConfiguration, configuration_record, new_group_id, read_configuration
-from .hard_state import HardStateFile, TermAndVote
-from .layout import CHANNEL_CONFIGURATION, ENTRY, INDEX, INDEX_FILE_SIZE, INDEX_SIZE
-from .ledger import Ledger
-from .recovery import LedgerFiles, open_ledger
+from .ledger.checkpoint import CheckpointFile
+from .ledger.hard_state import HardStateFile, TermAndVote
+from .ledger.layout import CHANNEL_CONFIGURATION, ENTRY, INDEX, INDEX_FILE_SIZE, INDEX_SIZE
+from .ledger.ledger import Ledger
+from .ledger.recovery import LedgerFiles, open_ledger
+from .native.group_records import GroupConfiguration, configuration_record, new_group_id, read_configuration
 
 DIRECTORY_PREFIX = "dledger-"
 _TERM = struct.Struct(">q")

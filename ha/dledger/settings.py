@@ -10,10 +10,10 @@ from ...world.network import Address
 from ..errors import WrongHaSetting
 from ..raft.settings import Settings
 from ..raft.units import PeerId
-from .group_records import PEERS_MAX
-from .java_state import JavaSettings
-from .native_layout import NAME_BYTES_MAX
-from .recovery import LedgerFiles
+from .java.state import JavaSettings
+from .ledger.recovery import LedgerFiles
+from .native.group_records import PEERS_MAX
+from .native.layout import NAME_BYTES_MAX
 
 NATIVE, JAVA = "native", "java"
 

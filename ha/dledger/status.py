@@ -6,20 +6,20 @@ from collections.abc import Mapping
 
 import attrs
 
-from ...store.older_log import OlderLog
+from ...store.log.older_log import OlderLog
 from ...world.network import Address
 from ..raft.core import Raft
 from ..raft.forgetting import unanswered
 from ..raft.quorum import Configuration
 from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
-from .handshake import EXPIRED, NOT_BEGUN, LogBeginning
-from .java_core import JavaCore
-from .java_links import JavaLinks
-from .java_state import Follower
-from .ledger import Ledger
-from .links import Links
-from .native_layout import LANE_CONTROL
+from .java.core import JavaCore
+from .java.links import JavaLinks
+from .java.state import Follower
+from .ledger.ledger import Ledger
+from .native.handshake import EXPIRED, NOT_BEGUN, LogBeginning
+from .native.layout import LANE_CONTROL
+from .native.links import Links
 
 
 @attrs.frozen

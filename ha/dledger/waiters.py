@@ -12,7 +12,7 @@ from ...store.errors import is_full
 from ..errors import TooManyPending
 from ..raft.errors import Refused, TransferInProgress
 from ..raft.units import LogIndex
-from .java_messages import Code
+from .java.messages import Code
 
 
 class Outcome(enum.Enum):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import zlib
 
-from ledgermq.ha.dledger import java
-from ledgermq.ha.dledger.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from ledgermq.ha.dledger.group_records import GroupConfiguration, configuration_record, read_configuration
-from ledgermq.ha.dledger.handshake import Dialler, Hello, Listener, NodeCard, decode_hello, encode_hello
-from ledgermq.ha.dledger.hard_state import TermAndVote, decode_term_and_vote, encode_term_and_vote
-from ledgermq.ha.dledger.java_messages import APPEND, Push, VoteRequest
-from ledgermq.ha.dledger.layout import ENTRY, HEADER_SIZE
-from ledgermq.ha.dledger.native import KIND_APPEND, FrameReader, decode_message, encode_message
-from ledgermq.ha.dledger.native_layout import APPEND as APPEND_LAYOUT
-from ledgermq.ha.dledger.native_layout import ENTRIES_FRAME_MAX, FRAME, LANE_ENTRIES, TAG
-from ledgermq.ha.dledger.recovery import LedgerFiles, open_ledger
-from ledgermq.ha.dledger.walk import walk_entries
+from ledgermq.ha.dledger.java import bodies as java
+from ledgermq.ha.dledger.java.messages import APPEND, Push, VoteRequest
+from ledgermq.ha.dledger.ledger.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from ledgermq.ha.dledger.ledger.hard_state import TermAndVote, decode_term_and_vote, encode_term_and_vote
+from ledgermq.ha.dledger.ledger.layout import ENTRY, HEADER_SIZE
+from ledgermq.ha.dledger.ledger.recovery import LedgerFiles, open_ledger
+from ledgermq.ha.dledger.ledger.walk import walk_entries
+from ledgermq.ha.dledger.native.frames import KIND_APPEND, FrameReader, decode_message, encode_message
+from ledgermq.ha.dledger.native.group_records import GroupConfiguration, configuration_record, read_configuration
+from ledgermq.ha.dledger.native.handshake import Dialler, Hello, Listener, NodeCard, decode_hello, encode_hello
+from ledgermq.ha.dledger.native.layout import APPEND as APPEND_LAYOUT
+from ledgermq.ha.dledger.native.layout import ENTRIES_FRAME_MAX, FRAME, LANE_ENTRIES, TAG
 from ledgermq.ha.errors import HaError
 from ledgermq.ha.raft.messages import Heartbeat, PreVoteRequest
 from ledgermq.ha.raft.quorum import Configuration

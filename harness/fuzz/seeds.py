@@ -39,10 +39,10 @@ from ledgermq.message.json import dumps_strict
 from ledgermq.message.layout import BLANK, MAGIC_BLANK, MAGIC_V2, encode_host, encode_record
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.store.checkpoint import FIELDS, MARK_AT
-from ledgermq.store.consumequeue import PRE_BLANK_SIZE, UNIT
-from ledgermq.store.index_file import ENTRY, HEADER
-from ledgermq.store.index_keys import key_hash
-from ledgermq.store.index_slots import SLOT
+from ledgermq.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT
+from ledgermq.store.derived.index_file import ENTRY, HEADER
+from ledgermq.store.derived.index_keys import key_hash
+from ledgermq.store.derived.index_slots import SLOT
 from ledgermq.store.recovery_mark import MARK, RecoveryMark
 
 from ..processes.malformed import KINDS, binary_header, frame, json_header

@@ -18,14 +18,14 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from ledgermq import native
-from ledgermq.broker.send_answers import SendAnswers
+from ledgermq.broker.requests.send_answers import SendAnswers
 from ledgermq.message.checksum import crc32
 from ledgermq.message.layout import derived_parts, encode_host, encode_records, topic_field
 from ledgermq.message.message import IncomingMessage
 from ledgermq.message.properties import PROPERTY_END, encode_properties
 from ledgermq.remoting.command import ONEWAY_FLAG, RemotingCommand, Wire, decode_command, encode_frame
 from ledgermq.remoting.frame import FrameReader
-from ledgermq.store.dispatch import TagsCodes, derivable_of
+from ledgermq.store.derived.dispatch import TagsCodes, derivable_of
 
 NOW = 1_700_000_000_123
 _ADDITION = "CLUSTER\1c\2"

@@ -12,9 +12,9 @@ from typing import Any
 
 import trio.testing
 
-from ledgermq.broker.groups import GroupConfig
-from ledgermq.broker.persistence import Persistence
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.groups import GroupConfig
+from ledgermq.broker.tables.persistence import Persistence
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.message.json import dumps, loads
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.handlers import Handlers

@@ -17,11 +17,11 @@ import orjson
 
 from ledgermq.broker.config import BrokerConfig, read_broker_conf
 from ledgermq.broker.errors import BadConfig, BadTable
-from ledgermq.broker.groups import GroupTable
-from ledgermq.broker.offsets import ConsumerOffsets
-from ledgermq.broker.persistence import Persistence
 from ledgermq.broker.subscription import BadExpression, Subscription
-from ledgermq.broker.topics import TopicTable
+from ledgermq.broker.tables.groups import GroupTable
+from ledgermq.broker.tables.offsets import ConsumerOffsets
+from ledgermq.broker.tables.persistence import Persistence
+from ledgermq.broker.tables.topics import TopicTable
 from ledgermq.client.compression import BODY_BYTES_MAX, BadBody, decompress
 from ledgermq.client.errors import OffsetsUnreadable
 from ledgermq.client.offsets import LocalOffsets
@@ -64,9 +64,9 @@ from ledgermq.remoting.connection import Connection
 from ledgermq.remoting.errors import BadProperties, RemoteProtocolError, RequestRefused
 from ledgermq.remoting.java_properties import read_properties, write_properties
 from ledgermq.store.checkpoint import FILE_SIZE, MARK_SIZE_MAX, Checkpoint
-from ledgermq.store.consumequeue import UNIT_SIZE, ConsumeQueues
-from ledgermq.store.deletions import deletions_file, deletions_of, ends_of
-from ledgermq.store.index import IndexFiles
+from ledgermq.store.derived.consumequeue import UNIT_SIZE, ConsumeQueues
+from ledgermq.store.derived.deletions import deletions_file, deletions_of, ends_of
+from ledgermq.store.derived.index import IndexFiles
 from ledgermq.store.json_file import JsonFile
 from ledgermq.store.names import queue_fault
 from ledgermq.store.recovery_mark import MARK, RecoveryMark

@@ -5,7 +5,7 @@ Checkers of writing exactly once must find duplicates with it; otherwise they co
 
 from __future__ import annotations
 
-from ledgermq.broker.numbered_sends import NumberedSends
+from ledgermq.broker.tables.numbered_sends import NumberedSends
 from ledgermq.cli.main import main as command
 from ledgermq.remoting.dispatcher import Dispatcher
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 import attrs
 import orjson
 
-from ledgermq.broker.hold import HeldPull, HeldPulls
-from ledgermq.broker.offsets import ConsumerOffsets
-from ledgermq.broker.persistence import encoded
+from ledgermq.broker.requests.hold import HeldPull, HeldPulls
+from ledgermq.broker.tables.offsets import ConsumerOffsets
+from ledgermq.broker.tables.persistence import encoded
 from ledgermq.ha.classic.acks import Acknowledgements
 from ledgermq.message.json import loads
 from ledgermq.store.statuses import PutStatus

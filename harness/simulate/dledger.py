@@ -12,8 +12,8 @@ import attrs
 import trio
 
 from ledgermq.broker.broker import Broker
-from ledgermq.broker.dledger import replica_settings
-from ledgermq.ha.dledger.java_state import JavaSettings
+from ledgermq.broker.modes.dledger import replica_settings
+from ledgermq.ha.dledger.java.state import JavaSettings
 from ledgermq.ha.dledger.settings import JAVA, NATIVE
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.store.message_store import MessageStore

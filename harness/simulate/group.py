@@ -11,7 +11,7 @@ from math import inf
 import attrs
 
 from ledgermq.broker.broker import Broker
-from ledgermq.broker.dledger import DLedgerReplication, replica_settings
+from ledgermq.broker.modes.dledger import DLedgerReplication, replica_settings
 from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.dledger.status import Leading
 from ledgermq.ha.raft.roles import Role

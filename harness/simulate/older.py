@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from ledgermq.broker.persistence import OFFSETS_FILE
+from ledgermq.broker.tables.persistence import OFFSETS_FILE
 from ledgermq.message.layout import body_size_of, span_of
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.json_file import JsonFile

@@ -12,7 +12,7 @@ import trio
 from ledgermq.broker.config import SLAVE
 from ledgermq.ha.classic.epochs import Epoch
 from ledgermq.ha.classic.node import ClassicNode
-from ledgermq.store.cutting import cut_log
+from ledgermq.store.keeping.cutting import cut_log
 from ledgermq.testing.history import End, Held, History, NamedLoss
 from ledgermq.testing.sim.disk import DiskBackup
 

@@ -14,7 +14,7 @@ import trio
 from ledgermq.broker.broker import Broker
 from ledgermq.ha.controller.node import ElectedNode
 from ledgermq.ha.controller.server import Controller
-from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.store.log.local_commitlog import LocalCommitLog
 from ledgermq.testing.history import End, Put
 
 from .elections import ElectingScene, ElectionWatch

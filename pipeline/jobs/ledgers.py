@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import attrs
 
-from ...ha.dledger.checkpoint import CheckpointFile
-from ...ha.dledger.layout import BLANK_SIZE, ENTRY, HEADER_SIZE, INDEX, INDEX_SIZE, MAGIC_BLANK, MAGIC_ENTRY
-from ...ha.dledger.walk import Walked, is_message, walk_entries
+from ...ha.dledger.ledger.checkpoint import CheckpointFile
+from ...ha.dledger.ledger.layout import BLANK_SIZE, ENTRY, HEADER_SIZE, INDEX, INDEX_SIZE, MAGIC_BLANK, MAGIC_ENTRY
+from ...ha.dledger.ledger.walk import Walked, is_message, walk_entries
 from ...message.layout import span_of, topic_of
 from ...world.disk import RealDisk
 from ..log_files import LEDGER_HEADER_SIZE, SegmentFile, SegmentFiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from ...broker.locks import OWNER_BELIEVES_SECONDS
+from ...broker.tables.locks import OWNER_BELIEVES_SECONDS
 from ..history import Commit, End, Handling, History, Queue, Seek
 
 SAME_MOMENT_SECONDS = 1e-6

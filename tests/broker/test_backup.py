@@ -16,7 +16,7 @@ import trio
 
 from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker, open_broker
-from ledgermq.broker.leaving_dledger import write_classic_copy
+from ledgermq.broker.modes.leaving_dledger import write_classic_copy
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, open_consumer
 from ledgermq.client.producer import open_producer
@@ -25,7 +25,7 @@ from ledgermq.ha.dledger.reset_peers import look_at_node, reset_peers
 from ledgermq.message.message import Message
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
-from ledgermq.store.backup import BackedUp, DirectoryKeep, Restored, restore, take_backup, verify_backup
+from ledgermq.store.keeping.backup import BackedUp, DirectoryKeep, Restored, restore, take_backup, verify_backup
 from ledgermq.testing.embedded import RAFT_PORT, OpenEmbedded, SimulatedPlace, open_virtual
 from ledgermq.testing.history import End
 from ledgermq.testing.sim.disk import SimDisk
@@ -34,9 +34,9 @@ from ledgermq.testing.sim.world import Machine
 from ledgermq.world.address import Address
 from ledgermq.world.real import World
 
-from .test_dledger import Group, scenario
+from .modes.test_dledger import Group, scenario
+from .tables.test_tables import tables_of, up
 from .test_older_logs import ROOT, leave_classic_stores, start_all
-from .test_tables import tables_of, up
 
 SETTINGS = {
     "mappedFileSizeCommitLog": "16384",

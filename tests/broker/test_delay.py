@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from ledgermq.broker.delay import DelayDelivery
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.message.control import CONTROL_TOPIC
 from ledgermq.message.layout import encode_host, encode_records, topic_field
@@ -19,7 +19,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.store.config import SCHEDULE_TOPIC, StoreConfig
 from ledgermq.world.real import World, real_world
 
-from ..store.test_queue_files import DiskWithoutInodes
+from ..store.log.test_queue_files import DiskWithoutInodes
 from .desk import Desk, open_desk
 
 NOW = 1_800_000_000_000

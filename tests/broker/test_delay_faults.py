@@ -11,9 +11,9 @@ import pytest
 from ledgermq.broker import delay as delay_module
 from ledgermq.broker.delay import RETRY_SECONDS, DelayDelivery
 from ledgermq.broker.entries import TableFull
-from ledgermq.broker.topics import TopicConfig, TopicTable
+from ledgermq.broker.tables.topics import TopicConfig, TopicTable
 from ledgermq.store.config import SCHEDULE_TOPIC
-from ledgermq.store.consumequeue import UNIT_SIZE, ConsumeQueue
+from ledgermq.store.derived.consumequeue import UNIT_SIZE, ConsumeQueue
 from ledgermq.testing.logs import capture_logs
 from ledgermq.world import supervision
 

@@ -22,7 +22,7 @@ from ledgermq.testing.sim.network import SimNetwork
 from ledgermq.testing.sim.world import Machine
 from ledgermq.world.network import Address
 
-from .test_controller import send
+from .modes.test_controller import send
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
 

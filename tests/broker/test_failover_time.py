@@ -13,7 +13,7 @@ from ledgermq.client.producer import Producer, open_producer
 from ledgermq.message.message import Message
 from ledgermq.testing.history import End
 
-from .test_dledger import Group, scenario
+from .modes.test_dledger import Group, scenario
 
 FAILOVER_SECONDS_MAX = 0.5
 

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from ledgermq.broker.admin.settings import CHANGEABLE
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.message.layout import decode_records
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.store.config import SCHEDULE_TOPIC

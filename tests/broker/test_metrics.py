@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ledgermq.broker.clients import Member
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.clients import Member
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.remoting import metrics as metrics_module
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.remoting.metrics import SLICE_SERIES, Latencies, LoopTurns

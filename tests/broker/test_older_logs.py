@@ -9,19 +9,19 @@ import trio
 from harness.simulate.older import copy_tree
 from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker, open_broker
-from ledgermq.broker.dledger import DLedgerReplication
+from ledgermq.broker.modes.dledger import DLedgerReplication
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, open_consumer
 from ledgermq.client.producer import open_producer
 from ledgermq.message.control import CONTROL_TOPIC, TABLES_CARRIED, decode_control
 from ledgermq.message.message import Message, MessageQueue
 from ledgermq.message.units import QueueId
-from ledgermq.store.divided_log import DividedCommitLog
 from ledgermq.store.errors import LogOfOtherMode, MissingLog, MissingSegment
+from ledgermq.store.log.divided_log import DividedCommitLog
 from ledgermq.testing.history import End
 
 from ..ha.dledger.test_node import hand_over
-from .test_dledger import Group, check_nodes_agree, scenario
+from .modes.test_dledger import Group, check_nodes_agree, scenario
 
 ROOT = "older"
 OLDER_MESSAGES = 400

@@ -16,7 +16,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from ledgermq.broker import registration
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.client.producer import open_producer
 from ledgermq.message.json import loads
 from ledgermq.message.message import Message

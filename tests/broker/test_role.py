@@ -18,7 +18,7 @@ from ledgermq.remoting.codes import ResponseCode
 from ledgermq.testing.sim.clock import SimClock
 
 from .desk import Desk, until
-from .test_replication import SLAVE, joined, open_group
+from .modes.test_replication import SLAVE, joined, open_group
 
 
 def starting_role() -> LiveRole:

@@ -8,19 +8,19 @@ import pytest
 import trio
 
 from ledgermq.broker.broker import Broker
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.client.producer import open_producer
 from ledgermq.message.layout import decode_record, span_of
 from ledgermq.message.message import Message
 from ledgermq.remoting.codes import RequestCode, ResponseCode
-from ledgermq.store import scrub
 from ledgermq.store.config import SCHEDULE_TOPIC
+from ledgermq.store.keeping import scrub
 from ledgermq.world.disk import Disk
 
 from .desk import open_desk, until
-from .test_dledger import Group, scenario
+from .modes.test_dledger import Group, scenario
+from .tables.test_tables import up
 from .test_older_logs import leave_classic_stores, start_all
-from .test_tables import up
 
 BODY = bytes(2000)
 

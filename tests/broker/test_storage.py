@@ -18,7 +18,7 @@ from ledgermq.testing.history import End
 from ledgermq.testing.sim.world import sim_world
 from ledgermq.world.memory_disk import MemoryDisk
 
-from .test_dledger import Group, check_nodes_agree, scenario
+from .modes.test_dledger import Group, check_nodes_agree, scenario
 
 IN_MEMORY = {"storeType": "MEMORY"}
 A_NODE = {"enableDLegerCommitLog": "true", "dLegerSelfId": "n0", "dLegerPeers": "n0-10.0.0.1:40911"}

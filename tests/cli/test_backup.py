@@ -11,14 +11,14 @@ from typing import cast
 import pytest
 
 from ledgermq.cli.backup import CommandKeep
-from ledgermq.ha.dledger.recovery import LedgerFiles, open_ledger
-from ledgermq.store.backup import DirectoryKeep
+from ledgermq.ha.dledger.ledger.recovery import LedgerFiles, open_ledger
 from ledgermq.store.errors import BackupRefused
+from ledgermq.store.keeping.backup import DirectoryKeep
 from ledgermq.store.offline import log_files, read_log
 from ledgermq.world.disk import RealDisk
 from ledgermq.world.memory_disk import MemoryDisk
 
-from ..store.test_backup import SIZE, Store
+from ..store.keeping.test_backup import SIZE, Store
 from .conftest import Run, Start
 
 

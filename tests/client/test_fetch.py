@@ -23,7 +23,7 @@ from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.logs import capture_logs
 from ledgermq.world.network import Address
 
-from ..broker.test_dledger import Group, scenario
+from ..broker.modes.test_dledger import Group, scenario
 from .fake_cluster import NAMESRV, open_cluster
 from .test_received import Recorder, record
 

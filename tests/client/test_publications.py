@@ -9,7 +9,7 @@ from ledgermq.client.errors import SendTimeout
 from ledgermq.client.producer import open_producer
 from ledgermq.message.message import Message
 
-from ..broker.test_dledger import Group, scenario
+from ..broker.modes.test_dledger import Group, scenario
 from .fake_cluster import NAMESRV, open_cluster
 
 

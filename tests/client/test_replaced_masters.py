@@ -7,7 +7,7 @@ import trio
 
 from ledgermq.client.producer import open_producer
 
-from ..broker.test_dledger import Group, scenario
+from ..broker.modes.test_dledger import Group, scenario
 from ..broker.test_failover_time import first_answer
 
 SILENCE_SECONDS_MAX = 2.0

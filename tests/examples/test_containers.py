@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from ledgermq.broker.config import config_of
-from ledgermq.broker.dledger import replica_settings
+from ledgermq.broker.modes.dledger import replica_settings
 from ledgermq.cli.broker import command as broker_command
 from ledgermq.namesrv.config import read_namesrv_conf
 from ledgermq.remoting.java_properties import read_properties

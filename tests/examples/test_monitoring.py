@@ -14,7 +14,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from ledgermq.broker.clients import Member
+from ledgermq.broker.tables.clients import Member
 from ledgermq.ha.controller.config import ControllerConfig
 from ledgermq.ha.controller.metrics import monitoring_of as of_controller
 from ledgermq.ha.controller.server import open_controller

@@ -19,8 +19,8 @@ from ledgermq.ha.classic.node import ClassicNode
 from ledgermq.ha.classic.slave import HAClient
 from ledgermq.message.layout import encode_host
 from ledgermq.message.message import IncomingMessage
-from ledgermq.store.cleaning import Cleaner
-from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.store.keeping.cleaning import Cleaner
+from ledgermq.store.log.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk

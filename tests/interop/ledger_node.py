@@ -9,9 +9,9 @@ import sys
 
 import trio
 
-from ledgermq.ha.dledger.java_state import JavaSettings
+from ledgermq.ha.dledger.java.state import JavaSettings
+from ledgermq.ha.dledger.ledger.recovery import LedgerFiles
 from ledgermq.ha.dledger.opening import open_replica
-from ledgermq.ha.dledger.recovery import LedgerFiles
 from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.dledger.settings import JAVA, ReplicaSettings, parse_peers
 from ledgermq.ha.dledger.waiters import Outcome

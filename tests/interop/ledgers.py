@@ -7,9 +7,9 @@ from pathlib import Path
 
 import trio
 
-from ledgermq.ha.dledger import java
-from ledgermq.ha.dledger.layout import INDEX_FILE_SIZE
-from ledgermq.ha.dledger.recovery import LedgerFiles, open_ledger
+from ledgermq.ha.dledger.java import bodies as java
+from ledgermq.ha.dledger.ledger.layout import INDEX_FILE_SIZE
+from ledgermq.ha.dledger.ledger.recovery import LedgerFiles, open_ledger
 from ledgermq.ha.dledger.settings import parse_peers
 from ledgermq.ha.raft.units import PeerId
 from ledgermq.remoting.channel import connected

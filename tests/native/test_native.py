@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ledgermq import native
 from ledgermq.remoting.command import Wire
-from ledgermq.store.index_file import packed
-from ledgermq.store.index_keys import KeyHashes
+from ledgermq.store.derived.index_file import packed
+from ledgermq.store.derived.index_keys import KeyHashes
 
 from .twins import send
 

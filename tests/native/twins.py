@@ -11,13 +11,13 @@ import trio.testing
 
 from ledgermq import native
 from ledgermq.broker.broker import Broker
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.command import RemotingCommand, Wire, encode_frame
 from ledgermq.remoting.errors import RemoteProtocolError
 from ledgermq.remoting.metrics import Latencies
 from ledgermq.remoting.server import ServerConnection, ServerLimits
-from ledgermq.store.dispatch import Derivable
+from ledgermq.store.derived.dispatch import Derivable
 from ledgermq.testing.embedded import open_virtual
 from ledgermq.world.network import Address, PlainStream
 

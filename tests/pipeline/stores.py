@@ -15,7 +15,7 @@ from ledgermq.message.layout import BLANK, MAGIC_BLANK, encode_host, encode_reco
 from ledgermq.message.properties import encode_properties
 from ledgermq.message.strings import string_hash
 from ledgermq.store.checkpoint import FILE_SIZE, MARK_AT
-from ledgermq.store.consumequeue import UNIT, UNIT_SIZE
+from ledgermq.store.derived.consumequeue import UNIT, UNIT_SIZE
 from ledgermq.store.recovery_mark import RecoveryMark
 
 HOST = "127.0.0.1"

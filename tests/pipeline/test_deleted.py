@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.ha.dledger.layout import CHANNEL_CONFIGURATION
+from ledgermq.ha.dledger.ledger.layout import CHANNEL_CONFIGURATION
 from ledgermq.message.control import CONTROL_TOPIC, KIND_PROPERTY, deletion_of
 from ledgermq.message.flags import TRANSACTION_ROLLBACK
 from ledgermq.message.json import dumps_strict
@@ -21,7 +21,7 @@ from ledgermq.pipeline.log_files import SegmentFiles
 from ledgermq.pipeline.options import Stores
 from ledgermq.pipeline.ranges import QueueRange
 from ledgermq.store.checkpoint import MARK_AT
-from ledgermq.store.deletions import Deletion
+from ledgermq.store.derived.deletions import Deletion
 from ledgermq.world.disk import RealDisk
 
 from ..ha.dledger.ledgers import HOST, messages, open_small

@@ -20,7 +20,7 @@ from ledgermq.pipeline.options import Content, ReadOptions, Stores, read_options
 from ledgermq.pipeline.ranges import QueueRange
 from ledgermq.pipeline.segment_reader import Reader, read_segments
 from ledgermq.pipeline.store_files import Store
-from ledgermq.store.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from ledgermq.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 
 from .stores import Stored, StoreFiles, interleaved
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.store.cutting import cut_log
 from ledgermq.store.errors import StoreInUse
+from ledgermq.store.keeping.cutting import cut_log
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
 from ledgermq.testing.logs import capture_logs

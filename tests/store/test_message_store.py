@@ -11,17 +11,17 @@ import trio.testing
 
 from ledgermq.message.layout import decode_record
 from ledgermq.message.properties import KEYS, encode_properties
-from ledgermq.store import events as store_events
 from ledgermq.store import message_store
+from ledgermq.store.derived import events as store_events
 from ledgermq.store.errors import DamagedLog, NotWritable
-from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.store.log.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 
+from .derived.test_queue_ends import let_idle_messages_expire, opened
 from .stores import derive_all, incoming, small_store
-from .test_queue_ends import let_idle_messages_expire, opened
 
 
 async def test_what_is_put_is_derived_and_read_back(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.checkpoint import Checkpoint
-from ledgermq.store.consumequeue import UNIT
+from ledgermq.store.derived.consumequeue import UNIT
 from ledgermq.store.offline import LogFile, log_files, read_log, read_queue, stores_below, verify
 from ledgermq.store.recovery_mark import RecoveryMark
 from ledgermq.world.disk import DiskFile, DiskLock, RealDisk

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from ledgermq.store.checkpointing import CheckpointKeeper
 from ledgermq.store.errors import ForeignQueues, LinkInStore
+from ledgermq.store.recovery.checkpointing import CheckpointKeeper
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 

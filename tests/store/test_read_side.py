@@ -9,7 +9,7 @@ import pytest
 from ledgermq.message.layout import decode_record
 from ledgermq.message.properties import encode_properties
 from ledgermq.message.strings import string_hash
-from ledgermq.store.consumequeue import UNIT_SIZE
+from ledgermq.store.derived.consumequeue import UNIT_SIZE
 from ledgermq.store.statuses import GetStatus
 
 from .stores import SetClock, derive_all, incoming, small_store

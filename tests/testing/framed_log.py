@@ -14,9 +14,9 @@ import attrs
 import trio
 
 from ledgermq.message.layout import PHYSICAL_OFFSET_AT, DerivedParts, derived_parts, put_physical_offset
-from ledgermq.store.commitlog import Appended, Done, Evidence, LogFile
 from ledgermq.store.errors import NotWritable
-from ledgermq.store.pending import PendingPuts
+from ledgermq.store.log.commitlog import Appended, Done, Evidence, LogFile
+from ledgermq.store.log.pending import PendingPuts
 from ledgermq.store.statuses import PutStatus
 
 HEADER_SIZE = 48

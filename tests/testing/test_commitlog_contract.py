@@ -12,19 +12,19 @@ import trio
 
 from ledgermq.ha.classic.commitlog import classic_log
 from ledgermq.ha.classic.settings import HaSettings
+from ledgermq.ha.dledger.ledger.recovery import LedgerFiles
 from ledgermq.ha.dledger.node import DLedgerNode
-from ledgermq.ha.dledger.recovery import LedgerFiles
 from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
 from ledgermq.ha.raft.units import PeerId
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.message.message import IncomingMessage
-from ledgermq.store.commitlog import CommitLog
 from ledgermq.store.config import StoreConfig
-from ledgermq.store.divided_log import DividedCommitLog
-from ledgermq.store.local_commitlog import open_local_commit_log
+from ledgermq.store.log.commitlog import CommitLog
+from ledgermq.store.log.divided_log import DividedCommitLog
+from ledgermq.store.log.local_commitlog import open_local_commit_log
+from ledgermq.store.log.wrapping_log import WrappingCommitLog
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import PutStatus
-from ledgermq.store.wrapping_log import WrappingCommitLog
 from ledgermq.testing.commitlog_contract import (
     FAULT_CHECKS,
     LOG_CHECKS,

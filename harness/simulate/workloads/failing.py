@@ -8,7 +8,7 @@ from typing import ClassVar
 import attrs
 import trio
 
-from ledgermq.broker.topics import dlq_topic
+from ledgermq.broker.tables.topics import dlq_topic
 from ledgermq.client.consumer import open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer

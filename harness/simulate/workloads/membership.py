@@ -7,7 +7,7 @@ from typing import ClassVar
 import attrs
 import trio
 
-from ledgermq.broker.dledger import replica_settings
+from ledgermq.broker.modes.dledger import replica_settings
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
 from ..group import GroupScene, peer_of, replica_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgermq.broker.access.control import AccessControl
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.message.layout import decode_records
 from ledgermq.message.message import MessageId
 from ledgermq.message.strings import string_hash

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ledgermq.broker.access.plain_acl import Accounts, PlainAccessControl
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.signature import Credentials
 

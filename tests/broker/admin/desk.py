@@ -11,11 +11,11 @@ import trio
 import trio.testing
 
 from ledgermq.broker.broker import Broker, open_broker
-from ledgermq.broker.clients import Member
 from ledgermq.broker.config import BrokerConfig
-from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.subscription import Subscription
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.clients import Member
+from ledgermq.broker.tables.groups import GroupConfig
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.message.json import dumps, loads
 from ledgermq.message.layout import encode_host
 from ledgermq.message.message import IncomingMessage

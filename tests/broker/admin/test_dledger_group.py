@@ -11,8 +11,8 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.testing.embedded import RAFT_PORT
 from ledgermq.testing.history import End
 
-from ..test_dledger import Group, Node, scenario
-from ..test_dledger_requests import ask
+from ..modes.test_dledger import Group, Node, scenario
+from ..modes.test_dledger_requests import ask
 
 
 async def change(group: Group, leader: Node, action: str, peer: str, address: str = "") -> str | None:

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from ledgermq.broker.admin import inspection
-from ledgermq.broker.clients import Member
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.clients import Member
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.message.layout import decode_record
 from ledgermq.remoting.codes import RequestCode, ResponseCode

@@ -11,7 +11,7 @@ import trio
 from ledgermq.broker.admin import queries
 from ledgermq.message.layout import decode_records
 from ledgermq.remoting.codes import RequestCode, ResponseCode
-from ledgermq.store.index import IndexSearch
+from ledgermq.store.derived.index import IndexSearch
 
 from ...turns import counted
 from .desk import Desk, connection_from, open_desk

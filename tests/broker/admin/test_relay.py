@@ -15,7 +15,7 @@ import trio.testing
 from ledgermq.broker.admin import relay
 from ledgermq.broker.admin.inspection import QUEUES_PER_TURN
 from ledgermq.broker.subscription import Subscription
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.message.json import dumps, loads
 from ledgermq.message.layout import decode_records
 from ledgermq.message.message import MessageId, MessageQueue

@@ -10,12 +10,12 @@ import pytest
 import trio
 
 from ledgermq.broker.admin.topics_and_groups import altered_attributes, parse_attributes
-from ledgermq.broker.groups import GroupConfig
-from ledgermq.broker.topics import TopicConfig
+from ledgermq.broker.tables.groups import GroupConfig
+from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.errors import RequestRefused
-from ledgermq.store.cleaning import Cleaner
+from ledgermq.store.keeping.cleaning import Cleaner
 from ledgermq.testing.logs import capture_logs
 
 from ...turns import counted

@@ -13,8 +13,8 @@ from ledgermq.ha.classic.commitlog import classic_log
 from ledgermq.ha.classic.settings import HaSettings
 from ledgermq.ha.errors import InSyncReplicasNotEnough
 from ledgermq.message.layout import encode_host, encode_record
-from ledgermq.store.local_commitlog import LocalCommitLog
-from ledgermq.store.segments import Segments
+from ledgermq.store.log.local_commitlog import LocalCommitLog
+from ledgermq.store.log.segments import Segments
 from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgermq.store.cutting import cut_log
+from ledgermq.store.keeping.cutting import cut_log
 from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk

@@ -19,7 +19,7 @@ from ledgermq.ha.classic.bare import BareSlave
 from ledgermq.ha.classic.layout import BARE_HEADER
 from ledgermq.ha.classic.protocol import TransferLimits
 from ledgermq.ha.classic.slave import LONG_FRAME_BYTES, REPORT_BYTES, HAClient
-from ledgermq.store.dispatch import Dispatcher
+from ledgermq.store.derived.dispatch import Dispatcher
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDiskFile
 from ledgermq.world.clock import SystemClock

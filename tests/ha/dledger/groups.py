@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import trio
 
+from ledgermq.ha.dledger.ledger.recovery import LedgerFiles
 from ledgermq.ha.dledger.opening import open_replica
-from ledgermq.ha.dledger.recovery import LedgerFiles
 from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.dledger.settings import ReplicaSettings
 from ledgermq.ha.dledger.waiters import Outcome

@@ -7,10 +7,10 @@ from itertools import groupby
 
 import attrs
 
-from ledgermq.ha.dledger.java_core import JavaCore
-from ledgermq.ha.dledger.java_messages import Message, Reply
-from ledgermq.ha.dledger.java_state import JavaSettings
-from ledgermq.ha.dledger.layout import ENTRY, HEADER_SIZE
+from ledgermq.ha.dledger.java.core import JavaCore
+from ledgermq.ha.dledger.java.messages import Message, Reply
+from ledgermq.ha.dledger.java.state import JavaSettings
+from ledgermq.ha.dledger.ledger.layout import ENTRY, HEADER_SIZE
 from ledgermq.ha.raft.batch import TermRun
 from ledgermq.ha.raft.log import LogState, RaftLog
 from ledgermq.ha.raft.quorum import Configuration

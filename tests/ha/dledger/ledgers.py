@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ledgermq.ha.dledger.ledger import Ledger
-from ledgermq.ha.dledger.recovery import LedgerFiles, open_ledger
-from ledgermq.ha.dledger.walk import walk_entries
+from ledgermq.ha.dledger.ledger.ledger import Ledger
+from ledgermq.ha.dledger.ledger.recovery import LedgerFiles, open_ledger
+from ledgermq.ha.dledger.ledger.walk import walk_entries
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.disk import Disk, RealDisk

@@ -8,14 +8,14 @@ import pytest
 import trio
 
 from ledgermq.broker.broker import Broker
-from ledgermq.broker.dledger import DISK_REFUSES_SECONDS_MAX, DLedgerReplication
+from ledgermq.broker.modes.dledger import DISK_REFUSES_SECONDS_MAX, DLedgerReplication
 from ledgermq.client.producer import open_producer
 from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.raft.core import Raft
 from ledgermq.ha.raft.progress import Mode
-from ledgermq.store.consumequeue import ConsumeQueue
+from ledgermq.store.derived.consumequeue import ConsumeQueue
 
-from ...broker.test_dledger import Group, Node, check_nodes_agree, scenario
+from ...broker.modes.test_dledger import Group, Node, check_nodes_agree, scenario
 from .groups import Group as Nodes
 from .groups import scenario as nodes_scenario
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.ha.dledger.layout import ENTRY, HEADER_SIZE
+from ledgermq.ha.dledger.ledger.layout import ENTRY, HEADER_SIZE
 from ledgermq.ha.dledger.log_reader import JavaEntryReader
 from ledgermq.ha.errors import CorruptLedger
 from ledgermq.world.memory_disk import MemoryDisk

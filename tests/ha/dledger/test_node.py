@@ -13,11 +13,11 @@ import trio.testing
 
 from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker, open_broker
-from ledgermq.broker.dledger import DLedgerReplication
+from ledgermq.broker.modes.dledger import DLedgerReplication
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import Producer, open_producer
+from ledgermq.ha.dledger.ledger.recovery import LedgerFiles
 from ledgermq.ha.dledger.node import DLedgerNode
-from ledgermq.ha.dledger.recovery import LedgerFiles
 from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.dledger.settings import ReplicaSettings
 from ledgermq.ha.dledger.status import Leading
@@ -30,7 +30,7 @@ from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.history import End
 from ledgermq.world.network import Address
 
-from ...broker.test_dledger import JAVA, Group, check_nodes_agree, scenario
+from ...broker.modes.test_dledger import JAVA, Group, check_nodes_agree, scenario
 
 SETTINGS = ReplicaSettings(
     group="g", self_id=PeerId("n0"), peers={PeerId("n0"): Address("10.0.0.1", 1)}, files=LedgerFiles("unused")

@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-from ledgermq.ha.dledger.hard_state import HardStateFile, TermAndVote
+from ledgermq.ha.dledger.ledger.hard_state import HardStateFile, TermAndVote
+from ledgermq.ha.dledger.ledger.recovery import LedgerFiles, open_ledger
 from ledgermq.ha.dledger.offline import all_log_files
-from ledgermq.ha.dledger.recovery import LedgerFiles, open_ledger
 from ledgermq.ha.dledger.reset_peers import look_at_node, reset_peers
 from ledgermq.store.offline import read_log, verify
 from ledgermq.testing.history import End
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Address
 
-from ...broker.test_dledger import Group, scenario
+from ...broker.modes.test_dledger import Group, scenario
 from ...broker.test_older_logs import OLDER_MESSAGES, ROOT, leave_classic_stores, start_all
 from .ledgers import FILE_SIZE, INDEX_FILE_SIZE, clear, force, messages, open_small, sizes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ledgermq.ha.dledger.java_state import JavaSettings
+from ledgermq.ha.dledger.java.state import JavaSettings
 from ledgermq.ha.dledger.settings import JAVA, NATIVE
 
 from .groups import Group, Node, scenario

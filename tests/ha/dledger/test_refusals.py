@@ -8,11 +8,11 @@ import attrs
 import pytest
 import trio
 
-from ledgermq.ha.dledger.handshake import Dialler, Hello, NodeCard
-from ledgermq.ha.dledger.hard_state import HardStateFile, TermAndVote
+from ledgermq.ha.dledger.ledger.hard_state import HardStateFile, TermAndVote
 from ledgermq.ha.dledger.members import change_members
-from ledgermq.ha.dledger.native import encode_message
-from ledgermq.ha.dledger.native_layout import LANE_CONTROL, TAG
+from ledgermq.ha.dledger.native.frames import encode_message
+from ledgermq.ha.dledger.native.handshake import Dialler, Hello, NodeCard
+from ledgermq.ha.dledger.native.layout import LANE_CONTROL, TAG
 from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
 from ledgermq.ha.dledger.waiters import Outcome

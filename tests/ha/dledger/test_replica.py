@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 import trio
 
-from ledgermq.ha.dledger.entry_files import EntryFiles
-from ledgermq.ha.dledger.group_records import PEERS_MAX
-from ledgermq.ha.dledger.hard_state import HardStateFile, TermAndVote
-from ledgermq.ha.dledger.layout import INDEX
+from ledgermq.ha.dledger.ledger.entry_files import EntryFiles
+from ledgermq.ha.dledger.ledger.hard_state import HardStateFile, TermAndVote
+from ledgermq.ha.dledger.ledger.layout import INDEX
 from ledgermq.ha.dledger.members import change_members
+from ledgermq.ha.dledger.native.group_records import PEERS_MAX
 from ledgermq.ha.dledger.replica import UNSENT_MAX
 from ledgermq.ha.dledger.settings import JAVA, NATIVE
 from ledgermq.ha.dledger.waiters import Outcome

@@ -7,9 +7,9 @@ import random
 import pytest
 import trio
 
-from ledgermq.ha.dledger.hard_state import HardStateFile, TermAndVote
+from ledgermq.ha.dledger.ledger.hard_state import HardStateFile, TermAndVote
+from ledgermq.ha.dledger.ledger.recovery import LedgerFiles, open_ledger
 from ledgermq.ha.dledger.members import change_members
-from ledgermq.ha.dledger.recovery import LedgerFiles, open_ledger
 from ledgermq.ha.dledger.reset_peers import look_at_node, reset_peers
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import NoSuchNode

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ledgermq.broker.config import KEYS as BROKER_KEYS
 from ledgermq.broker.config import BrokerConfig, read_broker_conf
 from ledgermq.broker.errors import BadConfig
-from ledgermq.broker.groups import GroupTable
-from ledgermq.broker.offsets import ConsumerOffsets
-from ledgermq.broker.persistence import UNREADABLE
-from ledgermq.broker.topics import TopicTable
+from ledgermq.broker.tables.groups import GroupTable
+from ledgermq.broker.tables.offsets import ConsumerOffsets
+from ledgermq.broker.tables.persistence import UNREADABLE
+from ledgermq.broker.tables.topics import TopicTable
 from ledgermq.ha.classic.epochs import Epoch, EpochList
 from ledgermq.ha.classic.layout import (
     Hello,

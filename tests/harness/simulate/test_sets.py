@@ -16,8 +16,8 @@ from ledgermq.broker.broker import Broker
 from ledgermq.broker.config import BrokerConfig
 from ledgermq.ha.controller.server import Controller
 from ledgermq.message.layout import encode_host, encode_record
-from ledgermq.store.local_commitlog import LocalCommitLog
-from ledgermq.store.segments import Segments
+from ledgermq.store.log.local_commitlog import LocalCommitLog
+from ledgermq.store.log.segments import Segments
 from ledgermq.testing.history import End, History, Put
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.ha.dledger.layout import CHANNEL_CONFIGURATION, ENTRY, HEADER_SIZE, INDEX_SIZE
-from ledgermq.ha.dledger.ledger import Ledger
+from ledgermq.ha.dledger.ledger.layout import CHANNEL_CONFIGURATION, ENTRY, HEADER_SIZE, INDEX_SIZE
+from ledgermq.ha.dledger.ledger.ledger import Ledger
 from ledgermq.pipeline.jobs.audit import end_of
 from ledgermq.pipeline.jobs.ledgers import entry_at, examine_ledgers
 from ledgermq.pipeline.log_files import SegmentFiles

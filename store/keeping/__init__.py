@@ -1,0 +1,1 @@
+"""What is kept of a store, what is deleted, and copies of it: retention, backup, scrub, cuts."""
