@@ -15,8 +15,8 @@ from measuring import python_text
 from put_path import SENDS, Reader, batches
 
 from ledgermq import native
-from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import config_of
+from ledgermq.broker.opening import open_broker
 from ledgermq.remoting.command import Wire
 from ledgermq.remoting.server import ServerConnection
 from ledgermq.world.network import Address, Stream

@@ -21,8 +21,8 @@ from measuring import python_text
 from servers import QUEUES, TOPIC
 from wire import SEND_MESSAGE_V2, send_fields
 
-from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import config_of
+from ledgermq.broker.opening import open_broker
 from ledgermq.remoting.command import RemotingCommand, Wire, encode_frame
 from ledgermq.remoting.server import ServerConnection
 from ledgermq.world.network import Address, Stream

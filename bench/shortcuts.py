@@ -23,8 +23,8 @@ from measuring import python_text
 from put_path import batches
 from servers import TOPIC
 
-from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import config_of
+from ledgermq.broker.opening import open_broker
 from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.sending import result_of

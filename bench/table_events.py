@@ -13,8 +13,8 @@ import time
 
 import trio
 
-from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import config_of
+from ledgermq.broker.opening import open_broker
 from ledgermq.broker.tables.topics import TopicConfig
 
 PERIOD_SECONDS = 5

@@ -1,15 +1,9 @@
-"""A broker as a whole: its tables, its tasks and the order in which they start and stop (RocketMQ BrokerController).
-
-Start: listen, open the store, load the tables, register the handlers, serve, start the tasks, register with name servers.
-Connections that are opened before the broker serves wait in the listen backlog. Stop: unregister from the name servers, refuse
-new messages, answer waiting requests, write the tables, close connections, close the store. A client whose connection is
-closed therefore finds no route to this broker any more.
-"""
+"""A broker as a whole: its parts, its services and its tasks (RocketMQ BrokerController)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -21,16 +15,14 @@ from ..native import scan_sends
 from ..remoting.dispatcher import Dispatcher, Service
 from ..remoting.errors import RequestRefused
 from ..remoting.metrics import Latencies, LoopTurns
-from ..remoting.monitoring import Monitoring, open_monitoring
+from ..remoting.monitoring import Monitoring
 from ..remoting.server import RemotingServer
-from ..remoting.tls import open_tls
 from ..store.keeping.scrub import Scrubber
 from ..store.message_store import MessageStore
-from ..store.opening import open_message_store
-from ..world.address import Address, bare_host, is_loopback_host, is_numeric_host
+from ..world.address import Address, bare_host
 from ..world.events import get_logger
-from ..world.network import Network, Stream, closing
-from ..world.real import World, real_world
+from ..world.network import Network, Stream
+from ..world.real import World
 from ..world.slices import in_slices
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
@@ -50,7 +42,7 @@ from .config import BrokerConfig
 from .delay import DelayDelivery
 from .live_config import LiveConfig
 from .metrics import Metrics
-from .modes.mode import Mode, mode_of
+from .modes.mode import Mode
 from .modes.replication import Replication
 from .monitoring import Readiness
 from .registration import Registration
@@ -61,10 +53,9 @@ from .requests.pull import PullService
 from .requests.retry import SendBack
 from .requests.send import SendHandler
 from .requests.slave_sync import SlaveSync
-from .role import LiveRole, Phase, Role, RoleState
+from .role import LiveRole
+from .role_change import BrokerRoleChange, answer_waiting
 from .stats import Stats
-from .storage import world_of_store
-from .tables.adoption import adopt_stored
 from .tables.clients import SCAN_SECONDS, Consumers, Producers
 from .tables.commits import Commits
 from .tables.consumption import Consumption
@@ -73,7 +64,7 @@ from .tables.groups import GroupTable
 from .tables.locks import QueueLocks
 from .tables.numbered_sends import NumberedSends
 from .tables.offsets import ConsumerOffsets
-from .tables.persistence import GROUPS_FILE, LOCKS_FILE, TOPICS_FILE, Persistence
+from .tables.persistence import Persistence
 from .tables.table_files import TableFiles
 from .tables.table_log import TableLog
 from .tables.tables import Tables
@@ -83,13 +74,6 @@ log = get_logger(__name__)
 
 HOUSEKEEPING_SECONDS = 1.0
 """How often the broker answers overdue pulls, updates its statistics and reads back a part of its log."""
-SETTLE_SECONDS = 0.3
-"""The longest time that a stop or a change of role waits for puts that wait for a flush or a slave."""
-STOP_SECONDS = 0.9
-"""After this time an unfinished stop is cancelled and the broker's tasks end."""
-_OPEN_TO_ALL = "whoever reaches the port may do everything: set authenticationEnabled and authorizationEnabled"
-VIP_PORT_DISTANCE = 2
-"""The broker also listens on its listen port minus this number, to which old clients send."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -355,19 +339,23 @@ class Broker:
     async def start(self, nursery: trio.Nursery, listeners: list[Listener[Stream]]) -> None:
         """Serve, start the tasks and register; everything runs in `nursery`."""
         self.dispatcher.nursery = nursery
-        replication = self.replication
         self.role.begin(
-            {
-                Phase.STOP_TAKING: (self._stop_taking, replication.stop_taking),
-                Phase.SETTLE: (self._settle, replication.end_role),
-                Phase.REBUILD: (replication.begin_role, self._rebuild),
-                Phase.SERVE: (replication.serve, self._serve),
-                Phase.REGISTER: (self._register,),
-            }
+            BrokerRoleChange(
+                store=self.store,
+                role=self.role,
+                clock=self.world.clock,
+                tables=self.tables,
+                commits=self.commits,
+                persistence=self.persistence,
+                replication=self.replication,
+                delay=self.delay,
+                pulls=self.pulls,
+                registration=self.registration,
+            )
         )
         nursery.start_soon(keep_running, "held pulls", self.pulls.run)
         nursery.start_soon(keep_running, "delivery of delayed messages", self.delay.run)
-        await replication.start(nursery)
+        await self.replication.start(nursery)
         await nursery.start(self.server.serve, listeners)
         self.persistence.start(nursery)
         nursery.start_soon(keep_running, "housekeeping", self._keep_house)
@@ -405,32 +393,6 @@ class Broker:
         )
         return Monitoring(metrics.text, readiness.faults)
 
-    async def _stop_taking(self, _old: RoleState, _new: RoleState) -> None:
-        self.store.writability.role_refusal = self.role.refusal
-        self.store.is_replica = self.role.is_replica
-
-    async def _settle(self, _old: RoleState, new: RoleState) -> None:
-        await self._answer_waiting()
-        if new.role is Role.SLAVE:  # in DLedger mode the locks are in the log
-            self.locks.follow()
-            await self.persistence.write(LOCKS_FILE)
-
-    async def _rebuild(self, _old: RoleState, new: RoleState) -> None:
-        if new.role.takes_puts:
-            self.locks.lead(self.world.clock.monotonic())
-            await self.commits.keep_inside_queues()
-            if not self.tables.in_log or TOPICS_FILE in self.persistence.missing:
-                await adopt_stored(self.topics, self.store)
-
-    async def _serve(self, _old: RoleState, _new: RoleState) -> None:
-        self.store.writability.role_refusal = self.role.refusal
-        self.store.is_replica = self.role.is_replica
-        self.delay.role_changed()
-        self.pulls.look_again()
-
-    async def _register(self, _old: RoleState, _new: RoleState) -> None:
-        self.registration.register_again()
-
     async def _keep_house(self) -> None:
         clock = self.world.clock
         scan_at = clock.monotonic() + SCAN_SECONDS
@@ -460,122 +422,6 @@ class Broker:
         await self.node.hand_over()
         await self.registration.unregister()
         self.store.writability.shut_down = True
-        await self._answer_waiting()
+        await answer_waiting(self.store)
         self.store.catch_up()
         await self.persistence.write_all()
-
-    async def _answer_waiting(self) -> None:
-        """Wait until puts that wait for a flush or for other nodes are answered, at most `SETTLE_SECONDS`."""
-        if self.store.waits:
-            settled = trio.Event()
-            self.store.when_all_stored(lambda _: settled.set())
-            with trio.move_on_after(SETTLE_SECONDS):
-                await settled.wait()
-        await trio.lowlevel.checkpoint()  # lets the writers of connections send the answers
-
-
-@asynccontextmanager
-async def open_broker(config: BrokerConfig, world: World | None = None) -> AsyncGenerator[Broker]:
-    """Run a broker for the length of an `async with` block.
-
-    Entering returns when the broker serves and is registered with every name server that answers promptly. With a listen port
-    of 0, the system chooses a free port and no VIP port is opened.
-
-    Raises:
-        OSError: a port is in use, or the disk failed.
-        StoreError: the store cannot be opened; nothing in it was changed.
-        BadTable: a file of topics, groups or offsets is damaged.
-        BadAccountFile: the files of accounts cannot be read.
-        BadTlsSetting, TlsFailed: TLS cannot be used as configured.
-    Durability: on leaving, everything is on the medium.
-    Cancellation: stops the broker as leaving does, in under a second.
-    """
-    world, events = world or real_world(), log.bind(broker=config.broker_name)
-    tls, network = await open_tls(config.tls, world)
-    listeners = await _listen(config, world)
-    async with closing(listeners):
-        port = world.network.listener_port(listeners[0])
-        host = bare_host(config.broker_ip1) or world.network.own_host()
-        mode = mode_of(config, world, Address(host, port))
-        store_host = (host if is_numeric_host(host) else world.network.own_host(), port)  # message ids hold numbers
-        store_config = attrs.evolve(config.store_config(), memory_bytes=world.memory_bytes)
-        async with open_message_store(
-            world_of_store(config, world),
-            store_config,
-            store_host=store_host,
-            open_commit_log=mode.node.open_commit_log,
-            log_directory=mode.node.log_directory,
-        ) as store:
-            broker = _assemble(config, world, store, mode, host, port, network, tls)
-            pages = open_monitoring(
-                config.metrics_exporter_type,
-                config.metrics_prom_exporter_host,
-                config.metrics_prom_exporter_port,
-                world,
-                broker.dispatcher,
-                broker.monitoring,
-            )
-            async with pages, trio.open_nursery() as nursery:
-                await broker.start(nursery, listeners)
-                events.info("broker_started", address=broker.address, store=config.store_path_root_dir)
-                if broker.access is None and not (is_loopback_host(config.bind_address) or config.tls.requires_certificates):
-                    events.warning("access_not_controlled", bind_address=config.bind_address or "all", reason=_OPEN_TO_ALL)
-                try:
-                    yield broker
-                finally:
-                    with trio.CancelScope(shield=True), trio.move_on_after(STOP_SECONDS):
-                        await broker.stop()
-                    nursery.cancel_scope.cancel()
-        with trio.CancelScope(shield=True):  # deliveries of delayed messages are on the medium now
-            await broker.persistence.write_all(always=True)
-        events.info("broker_stopped", address=broker.address)
-
-
-def start_broker(config: BrokerConfig | None = None, world: World | None = None) -> AbstractAsyncContextManager[Broker]:
-    """Run a broker inside this program, with RocketMQ's defaults if `config` is None; see `open_broker`."""
-    return open_broker(config or BrokerConfig(), world)
-
-
-def _assemble(
-    config: BrokerConfig,
-    world: World,
-    store: MessageStore,
-    mode: Mode,
-    host: str,
-    port: int,
-    network: Network,
-    tls: TlsAcceptor,
-) -> Broker:
-    now_ms = world.clock.wall_ms
-    persistence = Persistence(store.world.disk, world.workers, f"{config.store_path_root_dir}/config")
-    role = LiveRole(mode.first_role, world.clock)
-    store.writability.role_refusal, store.is_replica = role.refusal, role.is_replica
-    return Broker(
-        live_config=LiveConfig(config),
-        world=world,
-        store=store,
-        mode=mode,
-        host=host,
-        port=port,
-        persistence=persistence,
-        topics=persistence.load(TOPICS_FILE, lambda stored: TopicTable.of(config, now_ms, stored)),
-        groups=persistence.load(GROUPS_FILE, lambda stored: GroupTable.of(config, now_ms, stored)),
-        stats=Stats(config.broker_cluster_name, now_ms()),
-        role=role,
-        network=network,
-        tls=tls,
-    )
-
-
-async def _listen(config: BrokerConfig, world: World) -> list[Listener[Stream]]:
-    ports = [config.listen_port]
-    if config.listen_port > VIP_PORT_DISTANCE:
-        ports.append(config.listen_port - VIP_PORT_DISTANCE)
-    listeners: list[Listener[Stream]] = []
-    try:
-        for port in ports:
-            listeners += await world.network.open_listeners(config.bind_address, port)
-    except BaseException:
-        async with closing(listeners):
-            raise
-    return listeners

@@ -1,15 +1,16 @@
 """The role of a broker, which may change while it runs, and the order in which everything that depends on it is updated.
 
 Invariant: puts are accepted only while the role is `MASTER`, which it becomes after the log has been settled and everything
-that is derived from it has been rebuilt. A change runs through the phases of `Phase` in order; a later change cancels an
-unfinished one, and begins again with the first phase. The steps of each phase are registered once, before the first change.
+that is derived from it has been rebuilt. What a change consists of is in `role_change.py`, from top to bottom; a later change
+cancels an unfinished one, and begins at its top.
 Only the start of a broker reads the role from its configuration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable
 from enum import Enum
+from typing import Protocol
 
 import attrs
 import trio
@@ -48,21 +49,6 @@ class Role(Enum):
 _REPLICAS = frozenset((Role.SLAVE, Role.FOLLOWER, Role.CANDIDATE))
 
 
-class Phase(Enum):
-    """The phases of a change of role, in order."""
-
-    STOP_TAKING = 1
-    """Refuse puts, stop the broker's own deliveries."""
-    SETTLE = 2
-    """Answer waiting puts, end the old role's replication."""
-    REBUILD = 3
-    """Begin the new role's replication, derive the whole log, rebuild tables."""
-    SERVE = 4
-    """Accept puts if the role does, answer held pulls."""
-    REGISTER = 5
-    """Register with the name servers."""
-
-
 @attrs.frozen
 class RoleState:
     """A role with its broker id and its reason."""
@@ -80,10 +66,16 @@ class RoleState:
     """When the change to this role was requested, in milliseconds of the wall clock."""
 
 
-Step = Callable[[RoleState, RoleState], Awaitable[None]]
-"""Carries out one phase of a change; takes the old and the new state. Must be repeatable after a cancellation."""
-Steps = Mapping[Phase, Sequence[Step]]
-"""The steps of each phase, in order; a phase without an entry does nothing."""
+class RoleChange(Protocol):
+    """What a change of role consists of."""
+
+    async def prepare(self, old: RoleState, new: RoleState) -> None:
+        """Do everything that must be done before the new role counts; may be cancelled anywhere, and is then done anew."""
+
+    def serve(self, new: RoleState) -> None:
+        """Do what the new role is for: it counts now."""
+
+
 OnMaster = Callable[[str, str], None]
 """Receives the master's address and its HA address."""
 
@@ -100,7 +92,7 @@ class LiveRole:
     _group_names_master: bool = False
     """Whether the DLedger group has given the master's address; name servers, which learn it later, are then ignored."""
     on_master: list[OnMaster] = attrs.field(factory=list[OnMaster])
-    _steps: Steps | None = None
+    _steps: RoleChange | None = None
     """None until `begin`."""
     _changing: trio.Lock = attrs.field(factory=trio.Lock)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
@@ -130,9 +122,9 @@ class LiveRole:
             return f"the broker is a {role.value}; send to its master{master}"
         return f"the broker is read-only: {self.state.reason}"
 
-    def begin(self, steps: Steps) -> None:
-        """Register the steps of all phases; called once, before the first change."""
-        assert self._steps is None, "the steps of a role are named once"
+    def begin(self, steps: RoleChange) -> None:
+        """Say what a change consists of; called once, before the first change."""
+        assert self._steps is None, "the steps of a change are named once"
         self._steps = steps
 
     def learn_master(self, address: str, ha_address: str) -> None:
@@ -164,8 +156,8 @@ class LiveRole:
             master: the address at which the master serves clients, empty if there is none; None if name servers give it.
 
         Raises:
-            OSError, StoreError: a phase failed. The broker is read-only for that reason; the change may be repeated.
-        Cancellation: leaves the broker read-only or in its new role, not registered.
+            OSError, StoreError: a step failed. The broker is read-only for that reason; the change may be repeated.
+        Cancellation: leaves the broker read-only, or a replica that follows nobody.
         """
         assert self._steps is not None, "a role changes after `begin` has named its steps"
         wanted = RoleState(role, broker_id, reason, synchronous, term, self.clock.wall_ms())
@@ -185,16 +177,14 @@ class LiveRole:
                 await self._run(old, wanted, self._steps)
         return number == self._wanted and self.state is wanted
 
-    async def _run(self, old: RoleState, wanted: RoleState, steps: Steps) -> None:
+    async def _run(self, old: RoleState, wanted: RoleState, steps: RoleChange) -> None:
         passing = wanted
         if wanted.role.takes_puts:
             # A future master is read-only and keeps its id during the change, so that nobody uses it before it is ready.
             passing = attrs.evolve(wanted, role=Role.READ_ONLY, broker_id=old.broker_id, term=old.term)
         self.state = attrs.evolve(passing, reason=f"it is becoming {wanted.role.value}: {wanted.reason}")
         try:
-            for phase in (Phase.STOP_TAKING, Phase.SETTLE, Phase.REBUILD):
-                for step in steps.get(phase, ()):
-                    await step(old, wanted)
+            await steps.prepare(old, wanted)
         except Exception as error:
             reason = f"it could not become {wanted.role.value}: {error}"
             self.state = attrs.evolve(passing, role=Role.READ_ONLY, reason=reason)
@@ -202,6 +192,4 @@ class LiveRole:
             raise
         self.state = wanted
         log.info("role_changed", old=old.role.value, new=wanted.role.value, broker_id=wanted.broker_id, reason=wanted.reason)
-        for phase in (Phase.SERVE, Phase.REGISTER):
-            for step in steps.get(phase, ()):
-                await step(old, wanted)
+        steps.serve(wanted)

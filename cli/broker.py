@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from ..broker.broker import Broker, open_broker
+from ..broker.broker import Broker
 from ..broker.config import KEYS, SECRET_KEYS, BrokerConfig, config_of
 from ..broker.errors import BadConfig, BrokerError
+from ..broker.opening import open_broker
 from ..ha.errors import HaError
 from ..remoting.errors import BadTlsSetting
 from ..remoting.tls import TLS_KEYS

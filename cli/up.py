@@ -21,9 +21,10 @@ import attrs
 import click
 import trio
 
-from ..broker.broker import Broker, open_broker
+from ..broker.broker import Broker
 from ..broker.config import BrokerConfig, config_of
 from ..broker.errors import BrokerError
+from ..broker.opening import open_broker
 from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError
 from ..ha.controller.config import ControllerConfig

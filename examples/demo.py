@@ -17,8 +17,8 @@ import click
 import trio
 
 from ledgermq import Message, open_admin, open_consumer, open_producer
-from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import BrokerConfig
+from ledgermq.broker.opening import open_broker
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv

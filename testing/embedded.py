@@ -15,8 +15,9 @@ from typing import Protocol
 import attrs
 import trio
 
-from ..broker.broker import Broker, open_broker
+from ..broker.broker import Broker
 from ..broker.config import ASYNC_MASTER, SLAVE, SYNC_MASTER, BrokerConfig, config_of
+from ..broker.opening import open_broker
 from ..ha.controller.config import ControllerConfig
 from ..ha.controller.node import ElectedNode
 from ..ha.controller.server import open_controller

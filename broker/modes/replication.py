@@ -189,7 +189,7 @@ class Replication(Generic[Node]):
         return None
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Run the node in `nursery`, and give the broker its first role; the steps of the role are already registered.
+        """Run the node in `nursery`, and give the broker its first role; what follows from it is already known.
 
         Raises:
             OSError: a port is in use, or a file beside the log cannot be read.
@@ -202,21 +202,21 @@ class Replication(Generic[Node]):
         await self.persistence.write_all(always=not self.tables.in_log)
         await nursery.start(self.node.run, self.store)
 
-    async def stop_taking(self, _old: RoleState, _new: RoleState) -> None:
-        """Stop appending changes of tables, and drop what is not in the log; called in `Phase.STOP_TAKING`."""
+    def stop_taking(self) -> None:
+        """Stop appending changes of tables, and drop what is not in the log."""
         self.table_log.stop_leading()
         self._appending.cancel()
 
     async def end_role(self, old: RoleState, new: RoleState) -> None:
-        """End the node's work in its old role; called in `Phase.SETTLE`."""
+        """End the node's work in its old role."""
         if old.role.takes_puts and new.role is Role.READ_ONLY:
             return  # its slaves may still lack a part of the log
         self._sync_scope.cancel()
         self.sync = None
         await self.node.stop()
 
-    async def begin_role(self, _old: RoleState, new: RoleState) -> None:
-        """Lead or follow the other nodes; called in `Phase.REBUILD`."""
+    async def begin_role(self, new: RoleState) -> None:
+        """Lead or follow the other nodes; a future master derives its whole log in between."""
         if new.role.takes_puts:
             await self.node.prepare_to_lead(new.broker_id, synchronous=new.synchronous, term=new.term)
             await self.store.become_writable()
@@ -230,7 +230,7 @@ class Replication(Generic[Node]):
                 self._nursery.start_soon(self._keep_tables, self.sync, self._sync_scope)
             await self.node.follow(new.broker_id, term=new.term)
 
-    async def serve(self, _old: RoleState, new: RoleState) -> None:
+    def serve(self, new: RoleState) -> None:
         """Append changes of tables while this node is master."""
         if new.role.takes_puts:
             self.table_log.lead()

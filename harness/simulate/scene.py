@@ -15,8 +15,9 @@ from typing import Any, Generic, TypeVar
 import attrs
 import trio
 
-from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.config import BrokerConfig
+from ledgermq.broker.opening import open_broker
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import Namesrv, open_namesrv
 from ledgermq.remoting.codes import RequestCode

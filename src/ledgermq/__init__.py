@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .broker.broker import Broker as Broker
-    from .broker.broker import start_broker as start_broker
+    from .broker.opening import start_broker as start_broker
     from .client.admin import Admin as Admin
     from .client.admin import open_admin as open_admin
     from .client.admin.errors import GroupExists as GroupExists
@@ -149,7 +149,7 @@ _HOMES = {
     "open_producer": "client.producer",
     "open_pull_consumer": "client.pull",
     "sql": "client.subscription",
-    "start_broker": "broker.broker",
+    "start_broker": "broker.opening",
 }
 """Each public name and the module that defines it."""
 

@@ -11,8 +11,9 @@ import attrs
 import trio
 import trio.testing
 
-from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.config import BrokerConfig
+from ledgermq.broker.opening import open_broker
 from ledgermq.ha.classic.node import ClassicNode
 from ledgermq.message.json import dumps
 from ledgermq.message.layout import decode_records, encode_host

@@ -15,8 +15,9 @@ import pytest
 import trio
 
 from harness.simulate.scene import Node
-from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.modes.leaving_dledger import write_classic_copy
+from ledgermq.broker.opening import open_broker
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, open_consumer
 from ledgermq.client.producer import open_producer

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgermq.broker.broker import open_broker, start_broker
+from ledgermq.broker.opening import open_broker, start_broker
 from ledgermq.message.json import loads
 from ledgermq.message.layout import decode_records
 from ledgermq.namesrv.config import NamesrvConfig

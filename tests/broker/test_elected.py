@@ -10,7 +10,8 @@ import attrs
 import pytest
 import trio
 
-from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.broker import Broker
+from ledgermq.broker.opening import open_broker
 from ledgermq.broker.role import Role
 from ledgermq.client.consumer import open_consumer
 from ledgermq.client.producer import open_producer

@@ -8,8 +8,9 @@ import trio
 
 from harness.simulate.older import copy_tree
 from harness.simulate.scene import Node
-from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.modes.dledger import DLedgerReplication
+from ledgermq.broker.opening import open_broker
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, open_consumer
 from ledgermq.client.producer import open_producer

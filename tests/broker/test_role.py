@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
-from ledgermq.broker.role import LiveRole, Phase, Role, RoleState, Step
+from ledgermq.broker.role import LiveRole, Role, RoleState
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, open_consumer
 from ledgermq.client.producer import open_producer
@@ -25,30 +26,35 @@ def starting_role() -> LiveRole:
     return LiveRole(RoleState(Role.READ_ONLY, 0, "it is starting"), SimClock(now=lambda: 0.0))
 
 
-def recorded(role: LiveRole, steps: list[str], phase: Phase) -> Step:
-    """A step that writes down what the role is while its phase runs."""
-
-    async def step(_old: RoleState, _new: RoleState) -> None:
-        steps.append(f"{phase.name} as {role.state.role.value}")
-        await trio.lowlevel.checkpoint()
-
-    return step
+async def no_work(_new: RoleState) -> None:
+    await trio.lowlevel.checkpoint()
 
 
-async def test_observers_follow_in_the_order_of_the_phases() -> None:
-    """However they are listed; a master counts as one only when everything has been rebuilt."""
-    role, steps = starting_role(), list[str]()
-    role.begin({phase: [recorded(role, steps, phase)] for phase in reversed(Phase)})
+@attrs.define
+class Recorded:
+    """Writes down what the role is while a change goes on."""
+
+    role: LiveRole
+    steps: list[str] = attrs.field(factory=list[str])
+    preparing: Callable[[RoleState], Awaitable[None]] = no_work
+
+    async def prepare(self, old: RoleState, new: RoleState) -> None:
+        self.steps.append(f"prepare {old.role.value} as {self.role.state.role.value}")
+        await self.preparing(new)
+
+    def serve(self, new: RoleState) -> None:
+        self.steps.append(f"serve {new.role.value} as {self.role.state.role.value}")
+
+
+async def test_a_master_counts_as_one_only_when_everything_is_prepared() -> None:
+    """Until then it refuses puts."""
+    role = starting_role()
+    change = Recorded(role)
+    role.begin(change)
 
     assert await role.change(Role.MASTER, 0, "test")
 
-    assert steps == [
-        "STOP_TAKING as read-only",
-        "SETTLE as read-only",
-        "REBUILD as read-only",
-        "SERVE as master",
-        "REGISTER as master",
-    ]
+    assert change.steps == ["prepare read-only as read-only", "serve master as master"]
     assert role.refusal is None
 
 
@@ -58,13 +64,13 @@ async def test_a_future_master_keeps_its_id_and_term_until_it_is_ready(*, fails:
     role = LiveRole(RoleState(Role.FOLLOWER, 2, "another leads"), SimClock(now=lambda: 0.0))
     seen: list[tuple[int, int]] = []
 
-    async def rebuild(_old: RoleState, _new: RoleState) -> None:
+    async def preparing(_new: RoleState) -> None:
         seen.append((role.broker_id, role.state.term))
         if fails:
             raise OSError(28, "No space left on device")
         await trio.lowlevel.checkpoint()
 
-    role.begin({Phase.REBUILD: [rebuild]})
+    role.begin(Recorded(role, preparing=preparing))
 
     with pytest.raises(OSError, match="No space") if fails else nullcontext():
         await role.change(Role.MASTER, 0, "elected", term=7)
@@ -73,27 +79,29 @@ async def test_a_future_master_keeps_its_id_and_term_until_it_is_ready(*, fails:
     assert (role.broker_id, role.state.term) == ((2, 0) if fails else (0, 7))
 
 
-async def test_a_replica_is_one_from_the_first_phase_on() -> None:
+async def test_a_replica_is_one_from_the_first_step_on() -> None:
     """What it holds may be behind from that moment on."""
-    role, steps = starting_role(), list[str]()
-    role.begin({Phase.STOP_TAKING: [recorded(role, steps, Phase.STOP_TAKING)]})
+    role = starting_role()
+    change = Recorded(role)
+    role.begin(change)
 
     await role.change(Role.SLAVE, 1, "test")
 
-    assert steps == ["STOP_TAKING as slave"]
+    assert change.steps == ["prepare read-only as slave", "serve slave as slave"]
     assert role.refusal == "the broker is a slave; send to its master"
 
 
 async def test_a_later_change_ends_one_that_waits(autojump_clock: trio.testing.MockClock) -> None:
-    """The first is not reached; the second begins with the first phase."""
-    role, steps = starting_role(), list[str]()
+    """The first is not reached; the second begins with the first step."""
+    role = starting_role()
     results: dict[str, bool] = {}
 
-    async def rebuild(_old: RoleState, new: RoleState) -> None:
+    async def preparing(new: RoleState) -> None:
         if new.role is Role.MASTER:
             await trio.sleep_forever()
 
-    role.begin({Phase.REBUILD: [rebuild], Phase.SERVE: [recorded(role, steps, Phase.SERVE)]})
+    change = Recorded(role, preparing=preparing)
+    role.begin(change)
 
     async def become(name: str, change: Callable[[], Awaitable[bool]]) -> None:
         results[name] = await change()
@@ -105,21 +113,21 @@ async def test_a_later_change_ends_one_that_waits(autojump_clock: trio.testing.M
         nursery.start_soon(become, "slave", lambda: role.change(Role.FOLLOWER, 2, "a leader was elected"))
 
     assert results == {"master": False, "slave": True}
-    assert steps == ["SERVE as follower"]
+    assert change.steps == ["prepare read-only as read-only", "prepare read-only as follower", "serve follower as follower"]
     assert role.broker_id == 2
 
 
-async def test_a_phase_that_fails_leaves_the_broker_read_only_and_says_why() -> None:
+async def test_a_step_that_fails_leaves_the_broker_read_only_and_says_why() -> None:
     """The change may be repeated."""
     role = starting_role()
     failing = [True]
 
-    async def rebuild(_old: RoleState, _new: RoleState) -> None:
+    async def preparing(_new: RoleState) -> None:
         if failing:
             failing.clear()
             raise OSError(28, "No space left on device")
 
-    role.begin({Phase.REBUILD: [rebuild]})
+    role.begin(Recorded(role, preparing=preparing))
 
     with pytest.raises(OSError, match="No space"):
         await role.change(Role.MASTER, 0, "test")
@@ -136,9 +144,9 @@ async def test_steps_are_named_once_and_before_the_first_change() -> None:
     with pytest.raises(AssertionError, match="named its steps"):
         await role.change(Role.MASTER, 0, "test")
 
-    role.begin({})
+    role.begin(Recorded(role))
     with pytest.raises(AssertionError, match="named once"):
-        role.begin({})
+        role.begin(Recorded(role))
 
 
 # ---------------------------------------------------------------- real pairs

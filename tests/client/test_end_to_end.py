@@ -13,8 +13,9 @@ import pytest
 import trio
 
 from ledgermq import blocking
-from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.config import BrokerConfig
+from ledgermq.broker.opening import open_broker
 from ledgermq.client.admin import LATEST, open_admin
 from ledgermq.client.admin.errors import NoSuchGroup
 from ledgermq.client.compression import Compression

@@ -12,8 +12,9 @@ import pytest
 import trio
 
 from ledgermq import ClientTls, blocking
-from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.config import BrokerConfig, config_of
+from ledgermq.broker.opening import open_broker
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import open_consumer
 from ledgermq.client.errors import NoRoute

@@ -8,7 +8,7 @@ import socket
 import orjson
 import pytest
 
-from ledgermq.broker.broker import open_broker
+from ledgermq.broker.opening import open_broker
 from ledgermq.namesrv.config import NamesrvConfig, read_namesrv_conf
 from ledgermq.namesrv.errors import BadNamesrvConfig
 from ledgermq.namesrv.server import open_namesrv

@@ -10,8 +10,9 @@ import attrs
 import trio
 import trio.testing
 
-from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.config import BrokerConfig
+from ledgermq.broker.opening import open_broker
 from ledgermq.broker.subscription import Subscription
 from ledgermq.broker.tables.clients import Member
 from ledgermq.broker.tables.groups import GroupConfig

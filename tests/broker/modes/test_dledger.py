@@ -13,8 +13,9 @@ import pytest
 import trio
 
 from harness.simulate.scene import Node
-from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.modes.dledger import replica_settings
+from ledgermq.broker.opening import open_broker
 from ledgermq.broker.role import Role
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, Consumer, open_consumer

@@ -33,7 +33,7 @@ def test_a_configuration_names_one_mode(keys: dict[str, object], expected: type[
 
 CLASSIC_BROKER = """
 import sys, trio
-from ledgermq.broker.broker import start_broker
+from ledgermq.broker.opening import start_broker
 from ledgermq.broker.config import BrokerConfig
 
 async def main():

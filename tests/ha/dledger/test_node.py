@@ -12,8 +12,9 @@ import trio
 import trio.testing
 
 from harness.simulate.scene import Node
-from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.modes.dledger import DLedgerReplication
+from ledgermq.broker.opening import open_broker
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.ha.dledger.ledger.recovery import LedgerFiles

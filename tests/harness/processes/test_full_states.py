@@ -18,8 +18,8 @@ from harness.processes.full_states import (
     FullStates,
     Sizes,
 )
-from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import BrokerConfig
+from ledgermq.broker.opening import open_broker
 from ledgermq.testing.ports import reserved_ports
 from ledgermq.world.network import Address
 

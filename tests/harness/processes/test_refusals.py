@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import BrokerConfig
+from ledgermq.broker.opening import open_broker
 from ledgermq.message.batch import encode_batch
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
