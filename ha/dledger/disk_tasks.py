@@ -7,6 +7,7 @@ loop; a sync covers what was written before it began.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import trio
@@ -14,9 +15,8 @@ import trio
 from ...world.events import get_logger
 from ...world.ticks import next_tick
 from ...world.workers import Workers
-from ..raft.core import Raft
 from ..raft.ready import HardState
-from .java.core import JavaCore
+from .dialect import Core
 from .ledger.hard_state import HardStateFile, TermAndVote
 from .ledger.ledger import Ledger
 
@@ -35,7 +35,7 @@ class DiskTasks:
     """The disk operations of one node."""
 
     ledger: Ledger
-    core: Raft | JavaCore
+    core: Core[Any]
     hard_state_file: HardStateFile
     workers: Workers
     sync: bool

@@ -7,6 +7,7 @@ leader continues with the other nodes.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import trio
 
@@ -27,7 +28,7 @@ BULK_BYTES = 64 * 1024
 """At least this many bytes of entries that were committed before they arrived show that this node is catching up."""
 
 
-def write_now(ledger: Ledger, ready: Ready) -> bool:
+def write_now(ledger: Ledger, ready: Ready[Any]) -> bool:
     """Do the disk operations of a Ready at once if it has none but one append; return False if others are due, or it failed.
 
     Raises:
@@ -127,7 +128,7 @@ async def begin_anew(
                 break
 
 
-def catches_up(ready: Ready) -> bool:
+def catches_up(ready: Ready[Any]) -> bool:
     """Whether the leader sent many entries at once that were committed before they arrived here."""
     committed, appends = ready.committed, ready.appends
     return (

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...world.events import get_logger
-from ..raft.core import Raft
 from ..raft.errors import Refused
-from ..raft.progress import Replicator
-from .java.core import JavaCore
-from .java.state import Follower
+from .dialect import Core, Progress
 
 log = get_logger(__name__)
 
 
-def hand_over(core: Raft | JavaCore, reason: str) -> bool:
+def hand_over(core: Core[Any], reason: str) -> bool:
     """Begin to transfer leadership to the voter with the highest `match_index` that can take it; return whether one does.
 
     Args:
@@ -34,5 +33,5 @@ def hand_over(core: Raft | JavaCore, reason: str) -> bool:
     return False
 
 
-def _progress(replicator: Replicator | Follower) -> tuple[int, int]:
+def _progress(replicator: Progress) -> tuple[int, int]:
     return replicator.match_index, replicator.contact_tick

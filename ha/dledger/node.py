@@ -23,7 +23,6 @@ from ...world.events import get_logger
 from ...world.network import Address
 from ...world.real import World
 from ..errors import LeadershipLost
-from ..raft.core import Raft
 from ..raft.errors import Refused
 from ..raft.roles import Role
 from .commitlog import DLedgerCommitLog
@@ -74,8 +73,7 @@ class DLedgerNode:
     @property
     def may_vote(self) -> bool:
         """Whether it may help to elect a leader; one that began with an empty disk has to follow a leader first."""
-        core = self.replica.core
-        return not isinstance(core, Raft) or not core.forgetful
+        return not self.replica.core.forgetful
 
     @property
     def is_removed(self) -> bool:

@@ -17,10 +17,12 @@ from ..raft.quorum import Configuration
 from ..raft.ready import HardState
 from ..raft.units import FORGOTTEN, TERM_MAX, PeerId
 from .java.core import JavaCore
+from .java.dialect import JavaDialect
 from .ledger.hard_state import HardStateFile, TermAndVote
 from .ledger.ledger import Ledger
 from .ledger.recovery import open_ledger
 from .log_reader import JavaEntryReader, LedgerReader
+from .native.dialect import NativeDialect
 from .native.group_records import GroupConfiguration
 from .replica import Replica
 from .settings import JAVA, ReplicaSettings
@@ -55,8 +57,8 @@ def load_replica(world: World, settings: ReplicaSettings) -> Replica:
             # Either the group starts for the first time or this node has lost its disk; the core finds out which.
             state = HardState(0, FORGOTTEN)
         if settings.dialect == JAVA:
-            core = _java_core(world, settings, ledger, reader, state)
-            return Replica(world, settings, ledger, core, reader, node, hard_state_file)
+            java = JavaDialect(_java_core(world, settings, ledger, reader, state))
+            return Replica(world, settings, ledger, java, java.connect, reader, node, hard_state_file)
         raft = Raft.start(
             settings.self_id,
             settings=attrs.evolve(settings.raft, trust_regressed=not settings.sync),
@@ -67,7 +69,8 @@ def load_replica(world: World, settings: ReplicaSettings) -> Replica:
             commit_index=ledger.committed_index,
             applied_index=ledger.committed_index,
         )
-        return Replica(world, settings, ledger, raft, reader, node, hard_state_file)
+        native = NativeDialect(raft, settings.tick_seconds)
+        return Replica(world, settings, ledger, native, native.connect, reader, node, hard_state_file)
     except BaseException:
         ledger.close()
         raise

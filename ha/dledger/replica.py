@@ -20,31 +20,23 @@ from ...store.log.older_log import OlderLog
 from ...world.events import EventLogger, get_logger
 from ...world.network import Address
 from ...world.real import World
-from ..envelopes import NODE_SIZE
 from ..errors import HaError, HaRefused, LeadershipLost, TooManyPending
-from ..raft.core import Raft
 from ..raft.errors import ChangeRefused, NotLeader, RaftError, Refused, TermTooHigh
 from ..raft.quorum import Configuration
 from ..raft.ready import Ready
 from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
-from .clients import foreign_clients
+from .dialect import Core, Dialect, PeerLinks
 from .disk_tasks import DiskTasks
 from .following import begin_anew, catches_up, truncate, write, write_now
 from .handing_over import hand_over
-from .java.core import TICK_MS, JavaCore
-from .java.links import JavaLinks
 from .ledger.hard_state import HardStateFile
 from .ledger.layout import CHANNEL_CONFIGURATION
 from .ledger.ledger import Ledger, Placed
 from .log_reader import LedgerReader
-from .mending import Mending
 from .native.group_records import GroupConfiguration, barrier_record, configuration_record, new_group_id, read_configuration
-from .native.handshake import UNKNOWN, NodeCard
-from .native.links import Links
-from .native.mending_messages import MendingMessage
 from .settings import ReplicaSettings
-from .status import Leading, ReplicaStatus, beginning_of, status_of
+from .status import Leading, ReplicaStatus, status_of
 from .ticking import Ticking
 from .waiters import Done, Waiters
 
@@ -63,7 +55,9 @@ class Replica:
     world: World
     settings: ReplicaSettings
     ledger: Ledger
-    core: Raft | JavaCore
+    dialect: Dialect[Any]
+    connect: Callable[[Replica], PeerLinks[Any]]
+    """Makes the connections of the node, in its dialect."""
     reader: LedgerReader
     node: bytes
     """The random identity of the node, stored with its ledger."""
@@ -88,12 +82,12 @@ class Replica:
     """Why the node has left the group, so that an operator has to act; None while it takes part."""
     waiters: Waiters = attrs.field(factory=Waiters)
     disk: DiskTasks = attrs.field(init=False)
-    links: Links | JavaLinks = attrs.field(init=False)
+    core: Core[Any] = attrs.field(init=False)
+    links: PeerLinks[Any] = attrs.field(init=False)
     _ticking: Ticking = attrs.field(init=False)
-    _mending: Mending = attrs.field(init=False)
     _leading: Leading = attrs.field(init=False)
     _work: trio.Event = attrs.field(factory=trio.Event)
-    _begun: Ready | None = None
+    _begun: Ready[Any] | None = None
     """The Ready whose disk operations are in progress or come next."""
     _awaited: trio.Event = attrs.field(factory=trio.Event)
     """Set while puts wait for a majority."""
@@ -104,8 +98,8 @@ class Replica:
 
     def __attrs_post_init__(self) -> None:
         settings, world = self.settings, self.world
-        tick_seconds = settings.tick_seconds if isinstance(self.core, Raft) else TICK_MS / 1000
-        self._ticking = Ticking(self.core, world.clock, tick_seconds, self._work_at_once)
+        self.core = self.dialect.core
+        self._ticking = Ticking(self.core, world.clock, self.dialect.tick_seconds, self.work_at_once)
         self.disk = DiskTasks(
             self.ledger,
             self.core,
@@ -114,51 +108,10 @@ class Replica:
             settings.sync,
             settings.flush_seconds,
             settings.checkpoint_seconds,
-            self._work_at_once,
+            self.work_at_once,
             self.hand_over,
         )
-        self._mending = Mending(
-            settings.self_id,
-            self.ledger,
-            self.disk,
-            world.clock,
-            lambda: self.core.term,
-            lambda: sorted(self.core.configuration.members - {settings.self_id}),
-            self._send_mending,
-        )
-        if isinstance(self.core, Raft):
-            start = world.secrets.getrandbits(8 * NODE_SIZE).to_bytes(NODE_SIZE, "big")
-            size = settings.files.data_file_size
-            card = NodeCard(settings.group, settings.self_id, self.node, size, serves=settings.serves, start=start)
-            if (own := settings.peers.get(settings.self_id)) is not None:
-                card = attrs.evolve(card, address=str(own))
-            self.links = Links(
-                card,
-                lambda: beginning_of(self.ledger, self.older),
-                lambda: bytes.fromhex(self.reader.committed_group_id) or UNKNOWN,
-                settings.secret,
-                world.network,
-                world.clock,
-                world.workers,
-                world.secrets,
-                self._deliver,
-                self._work_at_once,
-                self._connected,
-                self._disconnected,
-                self._mending.report,
-                self._mending.take,
-            )
-        else:
-            clients = foreign_clients(
-                settings,
-                self.ledger,
-                world.clock,
-                leader=lambda: self.leading.leader,
-                addresses=self.addresses,
-                propose=self.propose,
-                when_committed=self.when_committed,
-            )
-            self.links = JavaLinks(settings.group, settings.self_id, world.network, world.clock, self._deliver_java, clients)
+        self.links = self.connect(self)
         self._follow_members()
         self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
 
@@ -175,7 +128,7 @@ class Replica:
 
     def served_at(self, peer: PeerId) -> str | None:
         """The address where the broker of a peer serves clients; None if unknown, as it is for nodes of the java dialect."""
-        return self.links.serves.get(peer) or None if isinstance(self.links, Links) else None
+        return self.links.serves.get(peer) or None
 
     @property
     def is_leader(self) -> bool:
@@ -191,7 +144,7 @@ class Replica:
         """Return the current status of the node."""
         return status_of(
             self.settings.self_id,
-            self.core,
+            self.dialect,
             self.ledger,
             self.links,
             leading=self.leading,
@@ -223,7 +176,7 @@ class Replica:
         assert placed.first_index == assignment.first_index
         self.core.propose(len(records))
         self.disk.written()
-        self._wake()
+        self.wake()
         return placed
 
     def when_committed(self, index: LogIndex, deadline: float, done: Done) -> None:
@@ -250,7 +203,7 @@ class Replica:
         placed = self.ledger.append(assignment.term, [record], channel=channel)
         core.propose(1, configuration=configuration)
         self.disk.written()
-        self._wake()
+        self.wake()
         if configuration is not None:
             self._follow_members()
         return placed.last_index
@@ -270,7 +223,7 @@ class Replica:
         self._reads[context] = send
         try:
             self.core.read_index(context)
-            self._wake()
+            self.wake()
             index = await receive.receive()
         finally:
             del self._reads[context]
@@ -292,14 +245,15 @@ class Replica:
         """
         led = self.core.leadership
         replicator = led.group.get(target) if led is not None else None
-        lacking = [index for index in self._mending.without_copy if replicator is not None and replicator.match_index < index]
+        without_copy = self.dialect.copies.without_copy if self.dialect.copies is not None else ()
+        lacking = [index for index in without_copy if replicator is not None and replicator.match_index < index]
         if lacking:  # it would never catch up, and proposals would be refused meanwhile
             raise ChangeRefused(
                 f"{target} lacks entry {lacking[0]}, which is damaged on the disk of {self.settings.self_id}, and no other "
                 "node has sent a sound copy; start a node that has one"
             )
         self.core.transfer_leadership(target)
-        self._wake()
+        self.wake()
 
     # ------------------------------------------------------------------------------------------------------------------ running
 
@@ -317,14 +271,15 @@ class Replica:
             nursery.start_soon(self._expire_forever)
             nursery.start_soon(self.disk.sync_forever)
             nursery.start_soon(self.disk.checkpoint_forever)
-            nursery.start_soon(self._mending.run)
+            if self.dialect.copies is not None:
+                nursery.start_soon(self.dialect.copies.run)
             self._log.info("raft_node_started", port=self.port)
             task_status.started()
 
     def hand_over(self, reason: str) -> bool:
         """Begin to transfer leadership if this node leads and another voter can; return whether a transfer is in progress."""
         under_way = hand_over(self.core, reason)
-        self._wake()
+        self.wake()
         return under_way
 
     async def resign(self) -> None:
@@ -350,10 +305,16 @@ class Replica:
             self._log.warning("ledger_not_synced_at_stop", reason=error.strerror or str(error))
         ledger.close()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let the task look for work that is due."""
         self._work.set()
 
-    def _deliver(self, message: Any) -> None:
+    def deliver(self, message: Any) -> None:
+        """Give the core a message of a peer; `work_at_once` or `wake` must follow.
+
+        Raises:
+            HaRefused: its term is one to which no elections can have led. It was ignored.
+        """
         if self.stopped is not None:
             return
         self._ticking.let_time_pass()
@@ -366,29 +327,18 @@ class Replica:
 
     def mend(self, position: int) -> bool:
         """Ask the other nodes for a copy of the entry at a position; returns False if none can be asked."""
-        if not isinstance(self.links, Links) or len(self.core.configuration.members) == 1:
+        copies = self.dialect.copies
+        if copies is None or len(self.core.configuration.members) == 1:
             return False
-        self._mending.look_at(self.ledger.index_at(position))
+        copies.look_at(self.ledger.index_at(position))
         return True
 
-    def _send_mending(self, message: MendingMessage) -> None:
-        assert isinstance(self.links, Links), "the java dialect has no message for this"
-        self.links.send(message)
-
-    def _deliver_java(self, message: Any) -> None:
-        self._deliver(message)
-        self._wake()
-
-    def _connected(self, peer: PeerId) -> None:
-        if isinstance(self.core, Raft):
-            self.core.reconnected(peer)
-            self._wake()
-
-    def _disconnected(self, peer: PeerId) -> None:
-        if isinstance(self.core, Raft) and self.stopped is None:
+    def tell(self, change: Callable[[], None]) -> None:
+        """Tell the core of something that has happened, and do later what is due then."""
+        if self.stopped is None:
             self._ticking.let_time_pass()
-            self.core.disconnected(peer)
-            self._wake()
+            change()
+            self.wake()
 
     async def _expire_forever(self) -> None:
         while True:
@@ -414,7 +364,7 @@ class Replica:
                     self._stop(str(error))
             self._ticking.plan()
 
-    def _work_at_once(self) -> None:
+    def work_at_once(self) -> None:
         """Do the work that is due in this turn; the task is woken only for a change of role, or for more than one write.
 
         Waking a task costs more than sending and answering heartbeats does, and delays a put by a turn of the event loop.
@@ -426,7 +376,7 @@ class Replica:
                     break
                 self._begun = ready
                 if ready.soft_state is not None or not write_now(self.ledger, ready):
-                    self._wake()
+                    self.wake()
                     return
                 self._finish(ready)
             except (HaError, RaftError) as error:
@@ -435,7 +385,7 @@ class Replica:
             del self.core.messages[:-UNSENT_MAX]
         self._ticking.plan()
 
-    async def _write(self, ready: Ready) -> None:
+    async def _write(self, ready: Ready[Any]) -> None:
         """Do the disk operations of a Ready."""
         if ready.soft_state is not None and ready.soft_state.role is not Role.LEADER:
             self._lead(ready)  # before the new term is saved, which may take long
@@ -458,13 +408,12 @@ class Replica:
         if ready.appends and any(piece.batch.configurations for piece in ready.appends):
             self._follow_members()
 
-    def _finish(self, ready: Ready) -> None:
+    def _finish(self, ready: Ready[Any]) -> None:
         """Do the rest of a Ready after its disk operations: send, apply, report."""
         for notify in self.on_bulk if catches_up(ready) else ():
             notify()
         for message in ready.messages:
-            sent: Any = message  # in the dialect that both the core and the links speak
-            self.links.send(sent)
+            self.links.send(message)
         if ready.committed is not None:
             self._commit(ready.committed.last_index)
         if ready.soft_state is not None:
@@ -496,7 +445,7 @@ class Replica:
         if self.is_leader:
             self.waiters.commit(index)
 
-    def _lead(self, ready: Ready) -> None:
+    def _lead(self, ready: Ready[Any]) -> None:
         soft = ready.soft_state
         assert soft is not None
         address = self.addresses().get(soft.leader) if soft.leader is not None else None
@@ -518,7 +467,7 @@ class Replica:
         if core.leadership is None:
             return
         wanted, wall_ms = core.leadership.configuration_wanted, self.world.clock.wall_ms()
-        if wanted is None and isinstance(core, Raft) and self._may_name_group(core):
+        if wanted is None and self.dialect.names_group and self._may_name_group():
             wanted = core.configuration  # from here on the log says who votes, whatever another node's list of peers says
         try:
             if core.barrier_wanted:
@@ -532,10 +481,11 @@ class Replica:
         except (Refused, StoreError, OSError) as error:
             self._log.warning("group_entry_not_written", reason=str(error))
 
-    def _may_name_group(self, core: Raft) -> bool:
+    def _may_name_group(self) -> bool:
         """Whether the log lacks the group's members or its id, and the leader may append them."""
         if self.ledger.configurations and self.reader.newest().group_id:
             return False
+        core = self.core
         led, index = core.leadership, core.log.configuration_index
         return led is not None and led.term_start_index <= core.commit_index >= index and not core.configuration.joint
 

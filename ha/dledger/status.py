@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
 from ...store.log.older_log import OlderLog
 from ...world.network import Address
-from ..raft.core import Raft
-from ..raft.forgetting import unanswered
 from ..raft.quorum import Configuration
 from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
-from .java.core import JavaCore
-from .java.links import JavaLinks
-from .java.state import Follower
+from .dialect import Dialect, PeerLinks
 from .ledger.ledger import Ledger
 from .native.handshake import EXPIRED, NOT_BEGUN, LogBeginning
 from .native.layout import LANE_CONTROL
-from .native.links import Links
 
 
 @attrs.frozen
@@ -69,15 +65,16 @@ class ReplicaStatus:
 
 def status_of(
     self_id: PeerId,
-    core: Raft | JavaCore,
+    dialect: Dialect[Any],
     ledger: Ledger,
-    links: Links | JavaLinks,
+    links: PeerLinks[Any],
     *,
     leading: Leading,
     addresses: Mapping[PeerId, Address],
     stopped: str | None,
 ) -> ReplicaStatus:
     """Return the current status of a node; `stopped` is why it has left the group, if it has."""
+    core = dialect.core
     group = core.leadership.group if core.leadership is not None else None
     peers: list[PeerStatus] = []
     for peer, address in addresses.items():
@@ -92,7 +89,7 @@ def status_of(
                 peer in core.configuration.learners,
                 link.connected,
                 replicator.match_index if replicator is not None else None,
-                link.refusal or (replicator.refusal if isinstance(replicator, Follower) else None),
+                link.refusal or dialect.refusal_of(peer),
             )
         )
     return ReplicaStatus(
@@ -105,7 +102,7 @@ def status_of(
         core.configuration,
         stopped or ledger.failure,
         tuple(peers),
-        tuple(unanswered(core)) if isinstance(core, Raft) else (),
+        tuple(dialect.waits_for()),
         links.refusals(),
     )
 

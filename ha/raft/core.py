@@ -58,7 +58,7 @@ class Raft(State):
 
     _reported_hard: tuple[Term, PeerId | None] = attrs.field(default=(0, None), init=False)
     _reported_soft: _Soft | None = attrs.field(default=None, init=False)
-    _outstanding: Ready | None = attrs.field(default=None, init=False)
+    _outstanding: Ready[Message] | None = attrs.field(default=None, init=False)
 
     @classmethod
     def start(
@@ -341,7 +341,7 @@ class Raft(State):
 
     # ---------------------------------------------------------------- the to-do list
 
-    def ready(self) -> Ready | None:
+    def ready(self) -> Ready[Message] | None:
         """Return the work that is due, or None. The owner does it and calls `advance` before the next call."""
         if self._outstanding is not None:
             return None
@@ -369,7 +369,7 @@ class Raft(State):
             return None
         return self._hand_out(hard, soft, last)
 
-    def _hand_out(self, hard: HardState | None, soft: _Soft | None, last: LogIndex) -> Ready:
+    def _hand_out(self, hard: HardState | None, soft: _Soft | None, last: LogIndex) -> Ready[Message]:
         truncate_from, appends = self.log.hand_out()
         self._outstanding = ready = Ready(
             hard_state=hard,
@@ -396,7 +396,7 @@ class Raft(State):
             return self.role, self.term, self.leader, False, None, None
         return self.role, self.term, self.leader, self.barrier_wanted, led.configuration_wanted, led.transfer_to
 
-    def advance(self, ready: Ready) -> None:
+    def advance(self, ready: Ready[Message]) -> None:
         """Note that all work of the Ready is done: its hard state and snapshot are durable, its entries are written."""
         assert ready is self._outstanding, "advance takes the Ready that was given out last"
         self._outstanding = None

@@ -8,12 +8,11 @@ acknowledgements that must wait for the disk are not in this Ready yet. After st
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import attrs
 
 from .batch import Slice, Snapshot
-from .messages import Message
 from .quorum import Configuration
 from .roles import Role
 from .units import LogIndex, PeerId, Term
@@ -76,8 +75,12 @@ class SyncPoint:
     epoch: int
 
 
+M_co = TypeVar("M_co", covariant=True)
+"""The type of the messages of a core."""
+
+
 @attrs.frozen
-class Ready:
+class Ready(Generic[M_co]):
     """One to-do list. It is valid until `advance`, and at most one exists at a time."""
 
     hard_state: HardState | None = None
@@ -90,7 +93,7 @@ class Ready:
     appends: tuple[Slice, ...] = ()
     """Consecutive entries from the leader. They must be written before `advance`; their sync may follow later. A leader's own
     entries are never here, because its owner wrote them when it proposed them."""
-    messages: tuple[Message, ...] = ()
+    messages: tuple[M_co, ...] = ()
     """Messages that may be sent once `hard_state` is durable, before `appends` are written, because none acknowledges them."""
     committed: CommittedRange | None = None
     """The entries to apply after `appends` are written. Other nodes may commit entries before they are durable here."""

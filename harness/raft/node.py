@@ -86,7 +86,7 @@ class Node:
             self.own_proposals()
         return messages
 
-    def obey(self, ready: Ready) -> None:
+    def obey(self, ready: Ready[Message]) -> None:
         """Carry out one Ready, in the required order."""
         storage = self.storage
         if ready.hard_state is not None:

@@ -73,7 +73,7 @@ class TracedNode(Node):
 
     trace: list[str] = attrs.field(factory=list[str])
 
-    def obey(self, ready: Ready) -> None:
+    def obey(self, ready: Ready[Message]) -> None:
         soft = ready.soft_state
         if soft is not None:
             self.trace.append(f"{self.id} is {soft.role.value} of term {soft.term}, leader {soft.leader or 'unknown'}")

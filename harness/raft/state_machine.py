@@ -12,6 +12,7 @@ import attrs
 
 from ledgermq.ha.raft.batch import Batch, LogReader, Snapshot
 from ledgermq.ha.raft.log import RaftLog
+from ledgermq.ha.raft.messages import Message
 from ledgermq.ha.raft.ready import CommittedRange, Ready
 from ledgermq.ha.raft.units import LogIndex
 
@@ -44,7 +45,7 @@ class StateMachineCaller:
     applied_index: LogIndex
     """The last applied entry. It begins as the boundary of the log, or as the last entry in the machine's saved state."""
 
-    def obey(self, ready: Ready) -> None:
+    def obey(self, ready: Ready[Message]) -> None:
         """Install the snapshot of a Ready and apply its committed entries; its `appends` must be written already."""
         if ready.snapshot is not None:
             self.machine.load(ready.snapshot)

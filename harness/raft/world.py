@@ -48,7 +48,7 @@ class SimNode(Node):
         """Whether it has lost its disk and has not caught up since, in memory or on its disk."""
         return self.raft.forgetful or self.storage.hard_state.vote == FORGOTTEN
 
-    obeying: Ready | None = None
+    obeying: Ready[Message] | None = None
     """A Ready whose durable part is being written."""
     sync_running: bool = False
     tasks: TaskQueue = attrs.field(factory=TaskQueue)
@@ -251,13 +251,13 @@ class World:
     def _disk_ticks(self, node: SimNode) -> float:
         return self.rng.random() * DISK_TICKS * node.disk_factor
 
-    def _durable(self, node: SimNode, ready: Ready, life: int) -> None:
+    def _durable(self, node: SimNode, ready: Ready[Message], life: int) -> None:
         if node.life == life:
             node.obeying = None
             self._finish(node, ready)
             self.pump(node)
 
-    def _finish(self, node: SimNode, ready: Ready) -> None:
+    def _finish(self, node: SimNode, ready: Ready[Message]) -> None:
         """Carry out a whole Ready, and check its effects."""
         checker = self.checker
         if ready.soft_state is not None:

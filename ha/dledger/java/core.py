@@ -1,6 +1,6 @@
 """The core of a node in a group that speaks DLedger's dialect: the interface of the Raft core with other rules.
 
-Its input is ticks, messages and proposals, its output a `Ready` with messages of `java_messages.py`. It does no I/O. One tick
+Its input is ticks, messages and proposals, its output a `Ready` with messages of `messages.py`. It does no I/O. One tick
 is `TICK_MS` milliseconds. Members do not change while a group runs.
 """
 
@@ -32,7 +32,7 @@ class JavaCore(JavaState):
 
     _reported_hard: HardState = attrs.field(factory=HardState)
     _reported_soft: SoftState | None = None
-    _outstanding: Ready | None = None
+    _outstanding: Ready[Message] | None = None
 
     def start(self, hard_state: HardState) -> None:
         """Start with the stored hard state.
@@ -159,13 +159,18 @@ class JavaCore(JavaState):
         self.log.compact(min(boundary_index, self.applied_index))
 
     @property
+    def forgetful(self) -> bool:
+        """False: DLedger's nodes vote at once, whatever they have lost."""
+        return False
+
+    @property
     def barrier_wanted(self) -> bool:
         """Whether this leadership has no entry yet. A node may lead twice in a term; each leadership begins with a barrier."""
         return self.leadership is not None and self.log.last_index < self.leadership.term_start_index
 
     # ----------------------------------------------------------------------------------------------------------- the to-do list
 
-    def ready(self) -> Ready | None:
+    def ready(self) -> Ready[Message] | None:
         """Return the work that is due, or None."""
         if self._outstanding is not None:
             return None
@@ -183,7 +188,7 @@ class JavaCore(JavaState):
             snapshot=snapshot,
             truncate_from=truncate_from,
             appends=appends,
-            messages=tuple(self.messages),  # type: ignore[arg-type]
+            messages=tuple(self.messages),
             committed=committed,
             soft_state=soft if soft != self._reported_soft else None,
             read_states=tuple(self.read_states),
@@ -202,7 +207,7 @@ class JavaCore(JavaState):
         transfer_to = self.leadership.transfer_to if self.leadership is not None else None
         return SoftState(self.role, self.term, self.leader, self.barrier_wanted, None, transfer_to)
 
-    def advance(self, ready: Ready) -> None:
+    def advance(self, ready: Ready[Message]) -> None:
         """Note that all work of the Ready is done."""
         assert ready is self._outstanding, "advance takes the Ready that was given out last"
         self._outstanding = None
@@ -221,4 +226,4 @@ class JavaCore(JavaState):
         replication.answer_durable(self)
 
 
-_NOTHING = Ready()
+_NOTHING = Ready[Message]()

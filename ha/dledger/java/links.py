@@ -127,6 +127,8 @@ class JavaLinks:
     clients: ForeignClients | None = None
     """Answers METADATA, APPEND and GET."""
     outgoing: dict[tuple[PeerId, int], JavaLink] = attrs.field(factory=dict[tuple[PeerId, int], JavaLink])
+    serves: dict[PeerId, str] = attrs.field(factory=dict[PeerId, str])
+    """Empty: DLedger's nodes do not say where their brokers serve clients."""
     _last_refusal: tuple[str, float] = ("", -math.inf)
     """The last reason why a push was refused until an operator acts, and when that was."""
     _nursery: trio.Nursery | None = None

@@ -17,7 +17,6 @@ from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import CorruptHardState, WrongHaSetting
-from ledgermq.ha.raft.core import Raft
 from ledgermq.ha.raft.errors import ChangeRefused
 from ledgermq.ha.raft.messages import Heartbeat
 from ledgermq.ha.raft.units import PeerId
@@ -402,8 +401,8 @@ def test_the_leader_names_a_group_that_was_begun_by_an_earlier_version(monkeypat
     def no_id(_: object) -> str:
         return ""
 
-    def begins(self: Replica, core: Raft) -> bool:
-        led = core.leadership
+    def begins(self: Replica) -> bool:
+        core, led = self.core, self.core.leadership
         return not self.ledger.configurations and led is not None and core.commit_index >= led.term_start_index
 
     async def story(group: Group) -> None:

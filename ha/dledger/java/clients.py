@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ...message.fields import Buffer
-from ...store.errors import StoreError
-from ...world.clock import Clock
-from ...world.network import Address
-from ..raft.errors import Refused
-from ..raft.units import LogIndex, PeerId
-from .java.links import ForeignClients
-from .ledger.layout import HEADER_SIZE
-from .ledger.ledger import Ledger, Placed
-from .settings import ReplicaSettings
-from .waiters import CODE_OF_OUTCOME, Done, code_of_refusal
+from ....message.fields import Buffer
+from ....store.errors import StoreError
+from ....world.clock import Clock
+from ....world.network import Address
+from ...raft.errors import Refused
+from ...raft.units import LogIndex, PeerId
+from ..ledger.layout import HEADER_SIZE
+from ..ledger.ledger import Ledger, Placed
+from ..settings import ReplicaSettings
+from ..waiters import CODE_OF_OUTCOME, Done, code_of_refusal
+from .links import ForeignClients
 
 CLIENT_WAIT_SECONDS = 2.5
 """How long an append of such a client waits for a majority (maxWaitAckTimeMs); then it gets WAIT_QUORUM_ACK_TIMEOUT."""
