@@ -19,10 +19,10 @@ from ledgermq.ha.dledger.disk_tasks import DiskTasks
 from ledgermq.ha.dledger.ledger.ledger import Ledger
 from ledgermq.ha.dledger.log_reader import LedgerReader
 from ledgermq.ha.dledger.native.links import Links
+from ledgermq.ha.dledger.outcomes import Outcome as Stored
 from ledgermq.ha.dledger.settings import NATIVE
-from ledgermq.ha.dledger.waiters import Outcome as Stored
-from ledgermq.ha.dledger.waiters import Waiters
 from ledgermq.ha.raft import quorum
+from ledgermq.store.log.pending import PendingPuts
 from ledgermq.store.message_store import MessageStore
 
 from .outcome import Outcome
@@ -53,14 +53,11 @@ def _count_unsynced(*, on_leader: bool) -> Callable[[Any], Any]:
     return make
 
 
-def _acknowledge_when_deposed(_: Any) -> Any:
-    def change_term(self: Any) -> None:
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        for _index, _deadline, done in waiting:
-            done(Stored.COMMITTED)
+def _acknowledge_when_deposed(original: Any) -> Any:
+    def fail(self: Any, outcome: Any) -> None:
+        original(self, self.reached if outcome is Stored.TERM_CHANGED else outcome)
 
-    return change_term
+    return fail
 
 
 def _serve_beyond_commit(_: Any) -> Any:
@@ -145,7 +142,7 @@ DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         do_nothing,
         found_by("ha/dledger/test_replica.py"),
     ),
-    ("dledger: acknowledge when deposed", Waiters, "change_term", _acknowledge_when_deposed, QUEUES),
+    ("dledger: acknowledge when deposed", PendingPuts, "fail", _acknowledge_when_deposed, QUEUES),
     ("dledger: serve beyond the commit", DLedgerCommitLog, "readable_offset", _serve_beyond_commit, QUEUES),
     ("dledger: give out a queue offset again", MessageStore, "_next_offsets_of", _repeat_an_offset, QUEUES),
     ("dledger: commit what one node has", quorum, "committed_index", _commit_what_one_node_has, QUEUES),

@@ -31,7 +31,7 @@ class Acknowledgements:
     _held: dict[Hashable, int] = attrs.field(factory=dict[Hashable, int])
     _unproven: set[Hashable] = attrs.field(factory=set[Hashable])
     """Slaves in `_held` that have only claimed an offset, which acknowledges no put."""
-    _pending: PendingPuts = attrs.field(factory=lambda: PendingPuts(PutStatus.FLUSH_SLAVE_TIMEOUT))
+    _pending: PendingPuts[PutStatus] = attrs.field(factory=lambda: PendingPuts(PutStatus.PUT_OK, PutStatus.FLUSH_SLAVE_TIMEOUT))
     _last_end: int = 0
     _answered_end: int = 0
     """The value of `_last_end` when the first of the waiting puts began to wait."""

@@ -24,10 +24,10 @@ from ...world.events import get_logger
 from ...world.real import World
 from ..dledger.ledger.walk import is_message
 from ..dledger.opening import open_replica
+from ..dledger.outcomes import Outcome
 from ..dledger.replica import Replica
 from ..dledger.settings import ReplicaSettings
 from ..dledger.status import Leading
-from ..dledger.waiters import Outcome
 from ..errors import LeadershipLost
 from ..raft.errors import Refused
 from ..raft.roles import Role

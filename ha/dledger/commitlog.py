@@ -22,9 +22,9 @@ from ..raft.errors import Refused
 from .ledger.layout import ENTRY, HEADER_SIZE, MAGIC_ENTRY
 from .ledger.ledger import is_blank
 from .ledger.walk import is_message
+from .outcomes import Outcome
 from .replica import Replica
 from .status import Leading
-from .waiters import Outcome
 
 log = get_logger(__name__)
 

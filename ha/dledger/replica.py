@@ -16,7 +16,9 @@ import trio
 
 from ...message.fields import Buffer
 from ...store.errors import NotWritable, StoreError
+from ...store.log.expiry import Expiry
 from ...store.log.older_log import OlderLog
+from ...store.log.pending import PendingPuts
 from ...world.events import EventLogger, get_logger
 from ...world.network import Address
 from ...world.real import World
@@ -35,15 +37,13 @@ from .ledger.layout import CHANNEL_CONFIGURATION
 from .ledger.ledger import Ledger, Placed
 from .log_reader import LedgerReader
 from .native.group_records import GroupConfiguration, barrier_record, configuration_record, new_group_id, read_configuration
+from .outcomes import Done, Outcome
 from .settings import ReplicaSettings
 from .status import Leading, ReplicaStatus, status_of
 from .ticking import Ticking
-from .waiters import Done, Waiters
 
 log = get_logger(__name__)
 
-EXPIRE_SECONDS = 0.1
-"""Polling interval for the deadlines of waiting puts, in seconds."""
 UNSENT_MAX = 1000
 """How many messages may wait while the disk refuses what must be done before they are sent; a further one drops the oldest."""
 
@@ -80,7 +80,8 @@ class Replica:
     """The classic commit log that the ledger continues, if the store has one."""
     stopped: str | None = None
     """Why the node has left the group, so that an operator has to act; None while it takes part."""
-    waiters: Waiters = attrs.field(factory=Waiters)
+    waiters: PendingPuts[Outcome] = attrs.field(factory=lambda: PendingPuts(Outcome.COMMITTED, Outcome.TIMED_OUT))
+    """Puts that wait for their entries to be committed, by the index of the last one."""
     disk: DiskTasks = attrs.field(init=False)
     core: Core[Any] = attrs.field(init=False)
     links: PeerLinks[Any] = attrs.field(init=False)
@@ -89,8 +90,7 @@ class Replica:
     _work: trio.Event = attrs.field(factory=trio.Event)
     _begun: Ready[Any] | None = None
     """The Ready whose disk operations are in progress or come next."""
-    _awaited: trio.Event = attrs.field(factory=trio.Event)
-    """Set while puts wait for a majority."""
+    _expiry: Expiry = attrs.field(init=False)
     _reads: dict[int, trio.MemorySendChannel[LogIndex | None]] = attrs.field(
         factory=dict[int, "trio.MemorySendChannel[LogIndex | None]"]
     )
@@ -99,6 +99,7 @@ class Replica:
     def __attrs_post_init__(self) -> None:
         settings, world = self.settings, self.world
         self.core = self.dialect.core
+        self._expiry = Expiry(self.waiters.__len__, self.waiters.expire, world.clock)
         self._ticking = Ticking(self.core, world.clock, self.dialect.tick_seconds, self.work_at_once)
         self.disk = DiskTasks(
             self.ledger,
@@ -188,7 +189,7 @@ class Replica:
             done: called with the outcome; it must not raise.
         """
         self.waiters.add(index, deadline, done)
-        self._awaited.set()
+        self._expiry.wake()
 
     def propose_own(self, record: bytes, configuration: Configuration | None = None) -> LogIndex:
         """Append a control entry of the group and return its index.
@@ -268,7 +269,7 @@ class Replica:
             self.port = await nursery.start(self.links.run, self.settings.listen_host, self.settings.port)
             nursery.start_soon(self._work_forever)
             nursery.start_soon(self._ticking.run)
-            nursery.start_soon(self._expire_forever)
+            nursery.start_soon(self._expiry.run)
             nursery.start_soon(self.disk.sync_forever)
             nursery.start_soon(self.disk.checkpoint_forever)
             if self.dialect.copies is not None:
@@ -339,14 +340,6 @@ class Replica:
             self._ticking.let_time_pass()
             change()
             self.wake()
-
-    async def _expire_forever(self) -> None:
-        while True:
-            if not len(self.waiters):  # an idle node does not poll
-                self._awaited = trio.Event()
-                await self._awaited.wait()
-            await trio.sleep(EXPIRE_SECONDS)
-            self.waiters.expire(self.world.clock.monotonic())
 
     async def _work_forever(self) -> None:
         while True:
@@ -443,7 +436,7 @@ class Replica:
         for notify in self.on_committed:
             notify(index, position)
         if self.is_leader:
-            self.waiters.commit(index)
+            self.waiters.reach(index)
 
     def _lead(self, ready: Ready[Any]) -> None:
         soft = ready.soft_state
@@ -454,7 +447,7 @@ class Replica:
             return
         self._leading = leading
         if former.role is Role.LEADER and (leading.role is not Role.LEADER or leading.term != former.term):
-            self.waiters.change_term()
+            self.waiters.fail(Outcome.TERM_CHANGED)
         if leading.role is Role.LEADER and former.role is not Role.LEADER:
             self._log.info("leader_elected", term=leading.term, end_index=self.ledger.end_index)
         elif leading.leader is not None and leading.leader != former.leader:
@@ -494,7 +487,7 @@ class Replica:
         self.stopped = reason
         self._log.error("raft_node_stopped", term=self.core.term, reason=reason)
         self.links.follow_members({})
-        self.waiters.change_term()
+        self.waiters.fail(Outcome.TERM_CHANGED)
         for waiting in self._reads.values():
             waiting.send_nowait(None)
         self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)

@@ -65,7 +65,7 @@ class LocalCommitLog:
     on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     on_readable: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     on_truncated: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
-    _pending: PendingPuts = attrs.field(factory=lambda: PendingPuts(PutStatus.FLUSH_DISK_TIMEOUT))
+    _pending: PendingPuts[PutStatus] = attrs.field(factory=lambda: PendingPuts(PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT))
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _expiry: Expiry = attrs.field(init=False)
     _sync_lock: trio.Lock = attrs.field(factory=trio.Lock)

@@ -59,7 +59,7 @@ class FramedLog:
     on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     on_readable: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     on_truncated: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
-    _pending: PendingPuts = attrs.field(factory=lambda: PendingPuts(PutStatus.FLUSH_SLAVE_TIMEOUT))
+    _pending: PendingPuts[PutStatus] = attrs.field(factory=lambda: PendingPuts(PutStatus.PUT_OK, PutStatus.FLUSH_SLAVE_TIMEOUT))
     _entries: int = 0
 
     directory = "memory"

@@ -6,19 +6,39 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ....message.fields import Buffer
-from ....store.errors import StoreError
+from ....store.errors import StoreError, is_full
 from ....world.clock import Clock
 from ....world.network import Address
-from ...raft.errors import Refused
+from ...errors import TooManyPending
+from ...raft.errors import Refused, TransferInProgress
 from ...raft.units import LogIndex, PeerId
 from ..ledger.layout import HEADER_SIZE
 from ..ledger.ledger import Ledger, Placed
+from ..outcomes import Done, Outcome
 from ..settings import ReplicaSettings
-from ..waiters import CODE_OF_OUTCOME, Done, code_of_refusal
 from .links import ForeignClients
+from .messages import Code
 
 CLIENT_WAIT_SECONDS = 2.5
 """How long an append of such a client waits for a majority (maxWaitAckTimeMs); then it gets WAIT_QUORUM_ACK_TIMEOUT."""
+
+CODE_OF_OUTCOME = {
+    Outcome.COMMITTED: Code.SUCCESS,
+    Outcome.TERM_CHANGED: Code.TERM_CHANGED,
+    Outcome.TIMED_OUT: Code.WAIT_QUORUM_ACK_TIMEOUT,
+}
+"""The code that such a client gets for each outcome."""
+
+
+def code_of_refusal(error: Exception) -> Code:
+    """Return the code for such a client whose entry was not appended."""
+    if isinstance(error, TransferInProgress):
+        return Code.LEADER_TRANSFERRING
+    if isinstance(error, TooManyPending):
+        return Code.LEADER_PENDING_FULL
+    if isinstance(error, Refused):
+        return Code.NOT_LEADER
+    return Code.DISK_FULL if is_full(error) else Code.DISK_ERROR
 
 
 class Propose(Protocol):

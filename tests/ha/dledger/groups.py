@@ -12,9 +12,9 @@ import trio
 
 from ledgermq.ha.dledger.ledger.recovery import LedgerFiles
 from ledgermq.ha.dledger.opening import open_replica
+from ledgermq.ha.dledger.outcomes import Outcome
 from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.dledger.settings import ReplicaSettings
-from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import HaError
 from ledgermq.ha.raft.errors import Refused
 from ledgermq.ha.raft.units import PeerId

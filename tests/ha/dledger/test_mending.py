@@ -9,8 +9,8 @@ from ledgermq.ha.dledger.ledger.layout import HEADER_SIZE, INDEX_SIZE
 from ledgermq.ha.dledger.ledger.walk import walk_entries
 from ledgermq.ha.dledger.native.links import Links
 from ledgermq.ha.dledger.native.mending_messages import EntryDamaged
+from ledgermq.ha.dledger.outcomes import Outcome
 from ledgermq.ha.dledger.settings import JAVA
-from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.raft.errors import ChangeRefused
 
 from .groups import Group, Node, scenario

@@ -13,9 +13,9 @@ from ledgermq.ha.dledger.members import change_members
 from ledgermq.ha.dledger.native.frames import encode_message
 from ledgermq.ha.dledger.native.handshake import Dialler, Hello, NodeCard
 from ledgermq.ha.dledger.native.layout import LANE_CONTROL, TAG
+from ledgermq.ha.dledger.outcomes import Outcome
 from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
-from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import CorruptHardState, WrongHaSetting
 from ledgermq.ha.raft.errors import ChangeRefused
 from ledgermq.ha.raft.messages import Heartbeat

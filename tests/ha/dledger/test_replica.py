@@ -14,9 +14,9 @@ from ledgermq.ha.dledger.ledger.hard_state import HardStateFile, TermAndVote
 from ledgermq.ha.dledger.ledger.layout import INDEX
 from ledgermq.ha.dledger.members import change_members
 from ledgermq.ha.dledger.native.group_records import PEERS_MAX
+from ledgermq.ha.dledger.outcomes import Outcome
 from ledgermq.ha.dledger.replica import UNSENT_MAX
 from ledgermq.ha.dledger.settings import JAVA, NATIVE
-from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.raft.errors import ChangeRefused, NotLeader
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.units import FORGOTTEN, PeerId

@@ -10,8 +10,8 @@ import trio
 from ledgermq.ha.dledger.ledger.hard_state import HardStateFile, TermAndVote
 from ledgermq.ha.dledger.ledger.recovery import LedgerFiles, open_ledger
 from ledgermq.ha.dledger.members import change_members
+from ledgermq.ha.dledger.outcomes import Outcome
 from ledgermq.ha.dledger.reset_peers import look_at_node, reset_peers
-from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import NoSuchNode
 from ledgermq.ha.raft.units import PeerId
 from ledgermq.testing.sim.disk import SimDisk

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.ha.dledger.java import bodies as java
+from ledgermq.ha.dledger.java.clients import code_of_refusal
 from ledgermq.ha.dledger.java.messages import (
     APPEND,
     COMMIT,
@@ -23,7 +24,6 @@ from ledgermq.ha.dledger.java.messages import (
     VoteRequest,
 )
 from ledgermq.ha.dledger.ledger.layout import ENTRY
-from ledgermq.ha.dledger.waiters import code_of_refusal
 from ledgermq.ha.errors import HaProtocolError, TooManyPending
 from ledgermq.ha.raft.errors import NotLeader, TransferInProgress
 from ledgermq.ha.raft.units import PeerId

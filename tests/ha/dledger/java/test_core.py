@@ -18,8 +18,8 @@ from ledgermq.ha.dledger.java.replication import apply_pushes
 from ledgermq.ha.dledger.java.state import JavaSettings
 from ledgermq.ha.dledger.ledger.layout import HEADER_SIZE
 from ledgermq.ha.dledger.log_reader import JavaEntryReader
+from ledgermq.ha.dledger.outcomes import Outcome
 from ledgermq.ha.dledger.settings import JAVA
-from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import LeadershipLost
 from ledgermq.ha.raft.errors import TermTooHigh
 from ledgermq.ha.raft.roles import Role
