@@ -26,7 +26,7 @@ from ...native import GroupRecords, group_records
 from ...world.events import get_logger
 from ..config import SCHEDULE_TOPIC
 from ..errors import BadQueueName
-from ..log.commitlog import CommitLog
+from ..log.commitlog import LogRecords
 from ..log.queue_files import NEW_FILES_PER_TURN_MAX, OpenFiles
 from .consumequeue import UNIT_SIZE, ConsumeQueue
 from .index_keys import IndexEntry
@@ -162,7 +162,7 @@ def pause_after(took: float, since_bulk: float, *, wanted: bool) -> float:
 class Dispatcher:
     """Derives queues and index from the log, and records how far it is."""
 
-    log: CommitLog
+    log: LogRecords
     tags_codes: TagsCodes
     queue_of: Callable[[str, int], ConsumeQueue]
     index: KeyIndex | None

@@ -24,7 +24,7 @@ from ...world.events import get_logger
 from ...world.processor import Processor, RealProcessor
 from ...world.slices import ROWS_PER_SLICE, in_slices, rows_of
 from ..json_file import JsonFile
-from ..log.commitlog import CommitLog
+from ..log.commitlog import LogRecords
 from ..names import queue_fault, queue_offset_fault
 from .consumequeue import ConsumeQueues
 from .deletions import Deletion, QueueEnd, Row, deletions_of, ends_of, row_of, topics_of
@@ -59,7 +59,7 @@ class _Applying:
 class LogEvents:
     """Applies events to the queues of one store, and notifies listeners of them."""
 
-    log: CommitLog
+    log: LogRecords
     queues: ConsumeQueues
     processor: Processor = attrs.field(factory=RealProcessor)
     on_event: list[OnEvent] = attrs.field(factory=list[OnEvent])

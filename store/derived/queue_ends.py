@@ -18,7 +18,7 @@ from ...world.events import get_logger
 from ...world.real import World
 from ...world.slices import in_slices
 from ..errors import NotWritable
-from ..log.commitlog import CommitLog
+from ..log.commitlog import LogRecords
 from .consumequeue import ConsumeQueues
 
 log = get_logger(__name__)
@@ -44,7 +44,7 @@ class EventLog(Protocol):
     def world(self) -> World: ...
 
     @property
-    def log(self) -> CommitLog: ...
+    def log(self) -> LogRecords: ...
 
     @property
     def queues(self) -> ConsumeQueues: ...

@@ -62,50 +62,12 @@ class Evidence:
     """Whether bodies are checked against their CRC."""
 
 
-class CommitLog(Protocol):
-    """An endless log of message records."""
-
-    @property
-    def on_syncing(self) -> list[Callable[[], None]]:
-        """Called when a sync begins: until it ends, the event loop has time for work that is not urgent."""
-        ...
-
-    @property
-    def on_readable(self) -> list[Callable[[], None]]:
-        """Called when `readable_offset` may have grown by something other than an append."""
-        ...
-
-    @property
-    def on_truncated(self) -> list[Callable[[int], None]]:
-        """Called with a position when another node may replace what was appended behind it."""
-        ...
+class LogRecords(Protocol):
+    """What is in the log: the side of whoever reads it, or derives from it."""
 
     @property
     def directory(self) -> str:
         """The directory of its files, for messages to the operator."""
-        ...
-
-    @property
-    def waits(self) -> bool:
-        """Whether a put must wait for more than the append itself."""
-        ...
-
-    @property
-    def may_answer_early(self) -> bool:
-        """Whether a message that asks for it (WAIT=false) may be answered as soon as it is appended.
-
-        False if an appended record may still disappear without a crash of this node.
-        """
-        ...
-
-    @property
-    def failure(self) -> str | None:
-        """Why the log accepts no appends now; None while it does."""
-        ...
-
-    @property
-    def empty(self) -> bool:
-        """Whether no file of the log exists."""
         ...
 
     @property
@@ -141,24 +103,6 @@ class CommitLog(Protocol):
         """
         ...
 
-    def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:
-        """Append encoded records in order, writing each one's physical offset into it; does no network I/O.
-
-        Args:
-            records: encoded by `encode_record`; at least one.
-            together: all in one segment, as a client's batch must be.
-
-        Raises:
-            NotWritable: see its text. Nothing was appended.
-            OSError: the disk refused. Nothing was appended; bytes behind the end of the log do not count.
-        Durability: see `when_stored`.
-        """
-        ...
-
-    def when_stored(self, end: int, done: Done) -> None:
-        """Call `done` once: when everything before `end` is as safe as the mode promises, or at the mode's time-out."""
-        ...
-
     def record(self, offset: int, size: int) -> memoryview | None:
         """Bytes of one record, or None if they are not in the log (any more)."""
         ...
@@ -179,22 +123,18 @@ class CommitLog(Protocol):
         """The offset at which the segment that holds `offset` ends and the next one begins."""
         ...
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Flush, replicate, complete waiters, until cancelled."""
+    def files(self) -> list[LogFile]:
+        """Its files, oldest first."""
         ...
 
-    async def flush(self) -> None:
-        """Sync what has been appended and complete its waiters.
 
-        Durability: on return, everything appended before the call is on the medium, unless `failure` says otherwise.
-        """
+class RecoveredLog(LogRecords, Protocol):
+    """A log before anything else uses it: the side of recovery, whose methods block."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether no file of the log exists."""
         ...
-
-    def close(self) -> None:
-        """Close the files; blocks, and syncs nothing."""
-        ...
-
-    # ---------------------------------------------------------------- recovery: blocking, before anything else uses the log
 
     def start_below(self, acceptable: Callable[[int, int], bool]) -> int:
         """Find where to read back from if no mark is valid: the newest segment whose first record is sound and acceptable.
@@ -228,10 +168,70 @@ class CommitLog(Protocol):
         """Let consumers read only what is before `offset`, if other nodes limit what they may read."""
         ...
 
-    # ---------------------------------------------------------------- retention
 
-    def files(self) -> list[LogFile]:
-        """Its files, oldest first."""
+class CommitLog(RecoveredLog, Protocol):
+    """An endless log of message records: the side of whoever puts, keeps it and cuts it."""
+
+    @property
+    def on_syncing(self) -> list[Callable[[], None]]:
+        """Called when a sync begins: until it ends, the event loop has time for work that is not urgent."""
+        ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether a put must wait for more than the append itself."""
+        ...
+
+    @property
+    def may_answer_early(self) -> bool:
+        """Whether a message that asks for it (WAIT=false) may be answered as soon as it is appended.
+
+        False if an appended record may still disappear without a crash of this node.
+        """
+        ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log accepts no appends now; None while it does."""
+        ...
+
+    def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:
+        """Append encoded records in order, writing each one's physical offset into it; does no network I/O.
+
+        Args:
+            records: encoded by `encode_record`; at least one.
+            together: all in one segment, as a client's batch must be.
+
+        Raises:
+            NotWritable: see its text. Nothing was appended.
+            OSError: the disk refused. Nothing was appended; bytes behind the end of the log do not count.
+        Durability: see `when_stored`.
+        """
+        ...
+
+    def when_stored(self, end: int, done: Done) -> None:
+        """Call `done` once: when everything before `end` is as safe as the mode promises, or at the mode's time-out."""
+        ...
+
+    @property
+    def on_readable(self) -> list[Callable[[], None]]:
+        """Called when `readable_offset` may have grown by something other than an append."""
+        ...
+
+    @property
+    def on_truncated(self) -> list[Callable[[int], None]]:
+        """Called with a position when another node may replace what was appended behind it."""
+        ...
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Flush, replicate, complete waiters, until cancelled."""
+        ...
+
+    async def flush(self) -> None:
+        """Sync what has been appended and complete its waiters.
+
+        Durability: on return, everything appended before the call is on the medium, unless `failure` says otherwise.
+        """
         ...
 
     async def remove_oldest(self) -> None:
@@ -241,8 +241,6 @@ class CommitLog(Protocol):
             OSError: the disk refused, or the log was cut meanwhile; the call may be repeated.
         """
         ...
-
-    # ---------------------------------------------------------------- truncation
 
     async def truncate(self, offset: int) -> None:
         """Drop everything from `offset` on; what is truncated reads as zeros and is synced before this returns.
@@ -260,6 +258,10 @@ class CommitLog(Protocol):
             NotWritable: other nodes decide what is dropped. Nothing was dropped.
             OSError: the disk refused; the log accepts no appends until it is reopened.
         """
+        ...
+
+    def close(self) -> None:
+        """Close the files; blocks, and syncs nothing."""
         ...
 
 

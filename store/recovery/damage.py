@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ...world.events import get_logger
 from ..derived.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue, ConsumeQueues, Unit
 from ..derived.index import IndexFiles
-from ..log.commitlog import CommitLog
+from ..log.commitlog import LogRecords
 from ..recovery_mark import RecoveryMark
 from .recovery import leads_to_its_record
 
@@ -32,7 +32,7 @@ def queue_begins(queues: Iterable[ConsumeQueue]) -> int:
     return sum(queue.first_number for queue in queues)
 
 
-def remove_corrupt_queues(commit_log: CommitLog, queues: ConsumeQueues, *, page_cache_intact: bool) -> bool:
+def remove_corrupt_queues(commit_log: LogRecords, queues: ConsumeQueues, *, page_cache_intact: bool) -> bool:
     """Remove queues with a file whose first or last unit is wrong; returns whether there was one.
 
     Raises:
@@ -49,7 +49,7 @@ def remove_corrupt_queues(commit_log: CommitLog, queues: ConsumeQueues, *, page_
     return bool(corrupt)
 
 
-def _is_corrupt(commit_log: CommitLog, queue: ConsumeQueue, *, page_cache_intact: bool) -> bool:
+def _is_corrupt(commit_log: LogRecords, queue: ConsumeQueue, *, page_cache_intact: bool) -> bool:
     if queue.unchanged:
         return False
     files = queue.segments.files
@@ -71,7 +71,7 @@ def _is_in_order(queue: ConsumeQueue, number: int, unit: Unit) -> bool:
     return (before is None or before[0] < unit[0]) and (after is None or unit[0] < after[0])
 
 
-def lost_units(mark: RecoveryMark, commit_log: CommitLog, queues: ConsumeQueues) -> bool:
+def lost_units(mark: RecoveryMark, commit_log: LogRecords, queues: ConsumeQueues) -> bool:
     """Whether queues have fewer units than the mark counts."""
     table = queues.table.values()
     if queue_ends(table, mark.dispatched_offset) < mark.queue_ends:
@@ -84,7 +84,7 @@ def lost_units(mark: RecoveryMark, commit_log: CommitLog, queues: ConsumeQueues)
 
 
 def lost_index_files(
-    mark: RecoveryMark, note: RecoveryMark | None, commit_log: CommitLog, index: IndexFiles, *, page_cache_intact: bool
+    mark: RecoveryMark, note: RecoveryMark | None, commit_log: LogRecords, index: IndexFiles, *, page_cache_intact: bool
 ) -> bool:
     """Whether there are fewer index files than the mark counts."""
     if mark.index_files < 0 or commit_log.min_offset != mark.log_min_offset:

@@ -23,7 +23,7 @@ from ..checkpoint import Checkpoint
 from ..derived.consumequeue import PRE_BLANK_SIZE, ConsumeQueue, Unit
 from ..derived.dispatch import Derivable, Dispatcher
 from ..errors import DamagedLog, MissingLog, MissingSegment
-from ..log.commitlog import CommitLog, Evidence
+from ..log.commitlog import Evidence, LogRecords, RecoveredLog
 from ..recovery_mark import RecoveryMark
 
 DERIVE_AT_ONCE = 4096
@@ -43,7 +43,7 @@ class Recovered:
 
 
 def recover(
-    log: CommitLog,
+    log: RecoveredLog,
     queues: list[ConsumeQueue],
     dispatcher: Dispatcher,
     checkpoint: Checkpoint,
@@ -120,7 +120,7 @@ def recover(
     return Recovered(read_from, end, records, torn)
 
 
-def _used_by_another(log: CommitLog, mark: RecoveryMark, checkpoint: Checkpoint, *, clean_exit: bool) -> bool:
+def _used_by_another(log: RecoveredLog, mark: RecoveryMark, checkpoint: Checkpoint, *, clean_exit: bool) -> bool:
     """Whether a broker that writes no mark has put messages behind it; it may have deleted the first files as expired."""
     for _, record in log.records(max(mark.flushed_offset, log.min_offset), log.files()[-1].end):
         if record is not None:
@@ -143,7 +143,7 @@ def _synced_offset(mark: RecoveryMark | None, queues: list[ConsumeQueue], *, pag
     return max(mark.flushed_offset, _queues_end(queues)) if page_cache_intact else mark.flushed_offset
 
 
-def _forget_derived(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Checkpoint, mark: RecoveryMark | None) -> int:
+def _forget_derived(log: RecoveredLog, queues: list[ConsumeQueue], checkpoint: Checkpoint, mark: RecoveryMark | None) -> int:
     """Let all queues be derived again from the whole log; returns where it begins."""
     # A start after a crash during what follows must read back the whole log.
     checkpoint.physical_timestamp = checkpoint.logical_timestamp = 0
@@ -155,7 +155,7 @@ def _forget_derived(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Chec
     return log.min_offset
 
 
-def _forget_from(log: CommitLog, queue: ConsumeQueue, start: int) -> None:
+def _forget_from(log: RecoveredLog, queue: ConsumeQueue, start: int) -> None:
     queue.truncate(start)
     # If a power cut lost one of two sectors of a unit, the offset in it is arbitrary and misleads searches by offset.
     while queue.max_offset > queue.min_offset and not _points_to_its_record(log, queue):
@@ -164,7 +164,7 @@ def _forget_from(log: CommitLog, queue: ConsumeQueue, start: int) -> None:
     queue.segments.park_if_full()  # a cut is synced
 
 
-def _points_to_its_record(log: CommitLog, queue: ConsumeQueue) -> bool:
+def _points_to_its_record(log: LogRecords, queue: ConsumeQueue) -> bool:
     """Whether the last unit of a queue is right, as far as the log still has its record."""
     number = queue.max_offset - 1
     unit, before = queue.unit(number), queue.unit(number - 1)
@@ -175,7 +175,7 @@ def _points_to_its_record(log: CommitLog, queue: ConsumeQueue) -> bool:
     return leads_to_its_record(log, queue, number, unit)
 
 
-def leads_to_its_record(log: CommitLog, queue: ConsumeQueue, number: int, unit: Unit) -> bool:
+def leads_to_its_record(log: LogRecords, queue: ConsumeQueue, number: int, unit: Unit) -> bool:
     """Whether a unit leads to the record that it is for, as far as the log still has it."""
     offset, size, _ = unit
     if offset < log.min_offset:
@@ -191,7 +191,7 @@ def leads_to_its_record(log: CommitLog, queue: ConsumeQueue, number: int, unit: 
 
 
 def _start(
-    log: CommitLog,
+    log: RecoveredLog,
     queues: list[ConsumeQueue],
     checkpoint: Checkpoint,
     mark: RecoveryMark | None,
@@ -212,7 +212,7 @@ def _queues_end(queues: list[ConsumeQueue]) -> int:
     return max((queue.physical_end for queue in queues), default=-1)
 
 
-def _is_there(log: CommitLog, mark: RecoveryMark, queues: list[ConsumeQueue]) -> bool:
+def _is_there(log: RecoveredLog, mark: RecoveryMark, queues: list[ConsumeQueue]) -> bool:
     if mark.record_offset < 0 or not mark.record_offset + mark.record_size <= mark.start:
         return False
     if _queues_end(queues) < mark.record_offset + mark.record_size:
@@ -255,7 +255,9 @@ class _Order:
         return True
 
 
-def _read_back(log: CommitLog, dispatcher: Dispatcher, start: int, evidence: Evidence, order: _Order | None) -> tuple[int, int]:
+def _read_back(
+    log: RecoveredLog, dispatcher: Dispatcher, start: int, evidence: Evidence, order: _Order | None
+) -> tuple[int, int]:
     end, count = start, 0
     batch: list[Derivable] = []
     limit = log.readable_limit
