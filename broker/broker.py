@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -12,10 +10,7 @@ from trio.abc import Listener
 
 from ..ha.node import ReplicationNode
 from ..native import scan_sends
-from ..remoting.dispatcher import Dispatcher, Service
-from ..remoting.errors import RequestRefused
-from ..remoting.metrics import Latencies, LoopTurns
-from ..remoting.monitoring import Monitoring
+from ..remoting.dispatcher import Dispatcher
 from ..remoting.server import RemotingServer
 from ..store.keeping.scrub import Scrubber
 from ..store.message_store import MessageStore
@@ -23,43 +18,27 @@ from ..world.address import Address, bare_host
 from ..world.events import get_logger
 from ..world.network import Network, Stream
 from ..world.real import World
-from ..world.slices import in_slices
 from ..world.supervision import keep_running
-from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
 from .access.control import AccessControl
 from .access.opening import access_of
 from .access.plain_acl import PlainAccessControl
-from .access.positions import Positions
-from .admin.access import AccessAdministration
-from .admin.inspection import Inspection
-from .admin.queries import Queries
-from .admin.relay import Relay
-from .admin.runtime import Runtime
 from .admin.settings import Settings
-from .admin.topics_and_groups import Administration
 from .config import BrokerConfig
 from .delay import DelayDelivery
+from .housekeeping import Housekeeping
 from .live_config import LiveConfig
-from .metrics import Metrics
 from .modes.mode import Mode
 from .modes.replication import Replication
-from .monitoring import Readiness
 from .registration import Registration
 from .requests.client_requests import ClientRequests
-from .requests.lock_requests import LockRequests
-from .requests.offset_requests import OffsetRequests
 from .requests.pull import PullService
-from .requests.retry import SendBack
-from .requests.send import SendHandler
-from .requests.slave_sync import SlaveSync
 from .role import LiveRole
 from .role_change import BrokerRoleChange, answer_waiting
 from .stats import Stats
-from .tables.clients import SCAN_SECONDS, Consumers, Producers
+from .tables.clients import Consumers, Producers
 from .tables.commits import Commits
 from .tables.consumption import Consumption
-from .tables.deletions import Deletions
 from .tables.groups import GroupTable
 from .tables.locks import QueueLocks
 from .tables.numbered_sends import NumberedSends
@@ -71,9 +50,6 @@ from .tables.tables import Tables
 from .tables.topics import TopicTable
 
 log = get_logger(__name__)
-
-HOUSEKEEPING_SECONDS = 1.0
-"""How often the broker answers overdue pulls, updates its statistics and reads back a part of its log."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -114,17 +90,15 @@ class Broker:
     clients: ClientRequests = attrs.field(init=False)
     settings: Settings = attrs.field(init=False)
     scrubber: Scrubber = attrs.field(init=False)
-    _began: float = attrs.field(init=False)
-    """When it was made, by the monotonic clock."""
+    housekeeping: Housekeeping = attrs.field(init=False)
 
     def __repr__(self) -> str:
         return f"<Broker {self.config.broker_name}:{self.config.broker_id} at {self.address}>"
 
     def __attrs_post_init__(self) -> None:
-        """Build the parts, each after those that it uses; then load the tables and register the request codes."""
+        """Build the parts, each after those that it uses; then load the tables."""
         clock, store, role = self.world.clock, self.store, self.role
         topics, groups, offsets = self.topics, self.groups, self.offsets
-        self._began = clock.monotonic()
         self.numbered = NumberedSends(store, clock)
         self.commits = Commits(offsets, store, role)
         self.delay = DelayDelivery(store, clock, role, self.stats, queue_nums=topics.readable_queues, mend=self.node.mend)
@@ -199,8 +173,19 @@ class Broker:
             framing_at=self.node.framing_at,
             mend=self.node.mend,
         )
+        self.housekeeping = Housekeeping(
+            clock=clock,
+            began=clock.monotonic(),
+            dispatcher=self.dispatcher,
+            role=role,
+            stats=self.stats,
+            pulls=self.pulls,
+            clients=self.clients,
+            scrubber=self.scrubber,
+            locks=self.locks,
+            table_log=self.table_log,
+        )
         self._load_tables()
-        self._register_services()
 
     def _load_tables(self) -> None:
         TableFiles(
@@ -217,104 +202,6 @@ class Broker:
     def _forget_topic(self, topic: str) -> None:
         self.stats.forget_topic(topic)
         self.store.forget_topic(topic)
-
-    def _register_services(self) -> None:
-        """Register the request codes."""
-        services: list[Service] = [self.pulls, self.clients, self.registration, self.settings, *self._other_services()]
-        for service in services:
-            service.register(self.dispatcher)
-
-    def _other_services(self) -> Iterator[Service]:
-        """The services that the broker only registers and never calls."""
-        config, clock, store, role = self.live_config, self.world.clock, self.store, self.role
-        topics, groups, offsets = self.topics, self.groups, self.offsets
-        table_log, decides = self.table_log, self.replication.decides
-        positions = Positions(store, self.access)
-        yield SendHandler(
-            config=config,
-            store=store,
-            topics=topics,
-            table_log=table_log,
-            groups=groups,
-            stats=self.stats,
-            randomness=self.world.randomness,
-            orderly=lambda group: self.locks.are_held(group, clock.monotonic()),
-            registration=self.registration,
-            numbered=self.numbered,
-            record_max=self.mode.record_max,
-        )
-        yield self.numbered
-        yield SendBack(
-            config=config,
-            store=store,
-            positions=positions,
-            role=role,
-            topics=topics,
-            table_log=table_log,
-            groups=groups,
-            stats=self.stats,
-            randomness=self.world.randomness,
-        )
-        yield OffsetRequests(
-            store=store,
-            topics=topics,
-            groups=groups,
-            offsets=offsets,
-            commits=self.commits,
-            clock=clock,
-            policy=decides,
-        )
-        yield LockRequests(
-            broker_name=self.config.broker_name,
-            clock=clock,
-            topics=topics,
-            locks=self.locks,
-            table_log=table_log,
-            store=store,
-            policy=decides,
-        )
-        yield SlaveSync(tables=self.tables, role=role, store=store, secret=self.config.ha_secret.encode())
-        yield AccessAdministration(
-            table_log=table_log, configured=self.config.configured_users, is_checked=self.access is not None
-        )
-        yield Queries(config=config, store=store, positions=positions, consumers=self.consumers)
-        yield Runtime(clock=clock, store=store, stats=self.stats, delay=self.delay, replication_status=self.replication.status)
-        yield Administration(
-            store=store,
-            topics=topics,
-            groups=groups,
-            offsets=offsets,
-            consumers=self.consumers,
-            deletions=Deletions(store=store, role=role, tables=self.tables, table_log=table_log),
-            table_log=table_log,
-            known=self.registration,
-            policy=decides,
-        )
-        yield Inspection(
-            config=config,
-            address=self.address,
-            clock=clock,
-            store=store,
-            topics=topics,
-            groups=groups,
-            offsets=offsets,
-            stats=self.stats,
-            consumers=self.consumers,
-            producers=self.producers,
-        )
-        yield Relay(
-            config=config,
-            store=store,
-            positions=positions,
-            topics=topics,
-            groups=groups,
-            offsets=offsets,
-            commits=self.commits,
-            consumers=self.consumers,
-            table_log=table_log,
-            group_reset=self.pulls.group_reset,
-        )
-        yield from self.mode.services()
 
     @property
     def node(self) -> ReplicationNode:
@@ -358,63 +245,11 @@ class Broker:
         await self.replication.start(nursery)
         await nursery.start(self.server.serve, listeners)
         self.persistence.start(nursery)
-        nursery.start_soon(keep_running, "housekeeping", self._keep_house)
+        nursery.start_soon(keep_running, "housekeeping", self.housekeeping.run)
         nursery.start_soon(keep_running, "notices to consumers", self.clients.run)
         if isinstance(self.access, PlainAccessControl):
             nursery.start_soon(keep_running, "reading of changed accounts", self.access.watch)
         await nursery.start(self.registration.run)
-
-    def monitoring(self, turns: LoopTurns, latencies: Latencies) -> Monitoring:
-        """What operators' tools may ask over HTTP."""
-        metrics = Metrics(
-            cluster=self.config.broker_cluster_name,
-            broker=self.config.broker_name,
-            store=self.store,
-            role=self.role,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            consumers=self.consumers,
-            producers=self.producers,
-            stats=self.stats,
-            scrubber=self.scrubber,
-            replication=self.replication.status,
-            lag_bytes=lambda: self.node.lag_bytes,
-            turns=turns,
-            latencies=latencies,
-        )
-        readiness = Readiness(
-            config=self.live_config,
-            store=self.store,
-            role=self.role,
-            registration=self.registration,
-            is_following=lambda: self.node.is_following,
-            lag_bytes=lambda: self.node.lag_bytes,
-        )
-        return Monitoring(metrics.text, readiness.faults)
-
-    async def _keep_house(self) -> None:
-        clock = self.world.clock
-        scan_at = clock.monotonic() + SCAN_SECONDS
-        while True:
-            await next_tick(HOUSEKEEPING_SECONDS)
-            now = clock.monotonic()
-            self.pulls.sweep(now)
-            # Not the time of day, which may be set back or forward: rates are of the time that has passed.
-            self.stats.tick(self.stats.started_ms + round((now - self._began) * 1000))
-            if self.scrubber.is_due:
-                self.dispatcher.start_soon(keep_running, "scrubbing", self.scrubber.tick)
-            if now >= scan_at:
-                scan_at = now + SCAN_SECONDS
-                self.clients.expire(now)
-                await self._end_leases(now)
-
-    async def _end_leases(self, now: float) -> None:
-        """End the leases that nobody has renewed in time, in several turns: those of a client that is gone end together."""
-        async for keys in in_slices(self.locks.keys()):
-            if self.role.takes_puts and (expired := self.locks.expired(keys, now)):  # renewals are known to the master alone
-                with suppress(RequestRefused):
-                    self.table_log.put_leases(expired)
 
     async def stop(self) -> None:
         """Append the last commits, hand over leadership, unregister, refuse new messages, answer puts, write the tables."""

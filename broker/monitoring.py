@@ -1,4 +1,4 @@
-"""Whether a broker is ready for its clients, as probes ask."""
+"""What operators' tools may ask of a broker over HTTP: its metrics, and whether it is ready for its clients."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Callable
 
 import attrs
 
+from ..remoting.metrics import Latencies, LoopTurns
+from ..remoting.monitoring import Monitoring
 from ..store.message_store import MessageStore
+from .broker import Broker
 from .live_config import LiveConfig
+from .metrics import Metrics
 from .registration import Registration
 from .role import LiveRole
 
@@ -39,3 +43,33 @@ class Readiness:
             "role": alone,
             "lag": behind,
         }
+
+
+def monitoring_of(broker: Broker, turns: LoopTurns, latencies: Latencies) -> Monitoring:
+    """What operators' tools may ask over HTTP."""
+    metrics = Metrics(
+        cluster=broker.config.broker_cluster_name,
+        broker=broker.config.broker_name,
+        store=broker.store,
+        role=broker.role,
+        topics=broker.topics,
+        groups=broker.groups,
+        offsets=broker.offsets,
+        consumers=broker.consumers,
+        producers=broker.producers,
+        stats=broker.stats,
+        scrubber=broker.scrubber,
+        replication=broker.replication.status,
+        lag_bytes=lambda: broker.node.lag_bytes,
+        turns=turns,
+        latencies=latencies,
+    )
+    readiness = Readiness(
+        config=broker.live_config,
+        store=broker.store,
+        role=broker.role,
+        registration=broker.registration,
+        is_following=lambda: broker.node.is_following,
+        lag_bytes=lambda: broker.node.lag_bytes,
+    )
+    return Monitoring(metrics.text, readiness.faults)

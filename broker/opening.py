@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
@@ -28,7 +29,9 @@ from .broker import Broker
 from .config import BrokerConfig
 from .live_config import LiveConfig
 from .modes.mode import Mode, mode_of
+from .monitoring import monitoring_of
 from .role import LiveRole
+from .services import services_of
 from .stats import Stats
 from .storage import world_of_store
 from .tables.groups import GroupTable
@@ -83,7 +86,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
                 config.metrics_prom_exporter_port,
                 world,
                 broker.dispatcher,
-                broker.monitoring,
+                partial(monitoring_of, broker),
             )
             async with pages, trio.open_nursery() as nursery:
                 await broker.start(nursery, listeners)
@@ -120,7 +123,7 @@ def _assemble(
     persistence = Persistence(store.world.disk, world.workers, f"{config.store_path_root_dir}/config")
     role = LiveRole(mode.first_role, world.clock)
     store.writability.role_refusal, store.is_replica = role.refusal, role.is_replica
-    return Broker(
+    broker = Broker(
         live_config=LiveConfig(config),
         world=world,
         store=store,
@@ -135,6 +138,9 @@ def _assemble(
         network=network,
         tls=tls,
     )
+    for service in services_of(broker):
+        service.register(broker.dispatcher)
+    return broker
 
 
 async def _listen(config: BrokerConfig, world: World) -> list[Listener[Stream]]:

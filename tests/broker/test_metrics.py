@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ledgermq.broker.monitoring import monitoring_of
 from ledgermq.broker.tables.clients import Member
 from ledgermq.broker.tables.topics import TopicConfig
 from ledgermq.remoting import metrics as metrics_module
@@ -26,7 +27,7 @@ OURS = {"cluster": "c1", "node_type": "broker", "node_id": "b1"}
 async def text_of(desk: Desk) -> str:
     clock = desk.broker.world.clock
     latencies = desk.broker.dispatcher.latencies or Latencies(clock)
-    monitoring = desk.broker.monitoring(LoopTurns(clock), latencies)
+    monitoring = monitoring_of(desk.broker, LoopTurns(clock), latencies)
     return "".join([part.decode() async for part in monitoring.text()])
 
 

@@ -12,6 +12,7 @@ import trio
 
 from ledgermq.broker.config import BrokerConfig, config_of
 from ledgermq.broker.errors import BadConfig
+from ledgermq.broker.monitoring import monitoring_of
 from ledgermq.remoting.metrics import Latencies, LoopTurns
 from ledgermq.testing.ports import reserved_ports
 
@@ -29,7 +30,7 @@ async def get(port: int, path: str) -> tuple[int, bytes]:
 
 def faults(desk: Desk) -> Mapping[str, str | None]:
     clock = desk.broker.world.clock
-    return desk.broker.monitoring(LoopTurns(clock), Latencies(clock)).faults()
+    return monitoring_of(desk.broker, LoopTurns(clock), Latencies(clock)).faults()
 
 
 async def test_a_broker_serves_its_metrics_and_its_state(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from ledgermq.broker.monitoring import monitoring_of as of_broker
 from ledgermq.broker.tables.clients import Member
 from ledgermq.ha.controller.config import ControllerConfig
 from ledgermq.ha.controller.metrics import monitoring_of as of_controller
@@ -65,7 +66,7 @@ async def names_of(mode: str) -> set[str]:
             broker.consumers.register("g", Member(Desk(broker).peer().connection, "c", "JAVA", 0, 0.0, 0), [], {})
             latencies = Latencies(broker.world.clock)
             latencies.add(10, 0.0)
-            monitoring = broker.monitoring(LoopTurns(broker.world.clock), latencies)
+            monitoring = of_broker(broker, LoopTurns(broker.world.clock), latencies)
             found |= await names_on(monitoring)
     return found
 

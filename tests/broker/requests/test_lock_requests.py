@@ -112,7 +112,7 @@ async def test_leases_that_expire_together_end_in_several_turns(tmp_path: Path) 
 
         with counted(lambda: -sum(len(queues) for _, queues in locks.groups())) as turns:
             await trio.lowlevel.checkpoint()  # the turn in which the block begins does not count
-            await desk.broker._end_leases(now)  # pyright: ignore[reportPrivateUsage]
+            await desk.broker.housekeeping.end_leases(now)
             await desk.settled()
 
         assert not list(locks.keys())
