@@ -7,7 +7,7 @@ starve the others. In orderly consumption a queue leaves the line until everythi
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 import trio
@@ -175,7 +175,7 @@ class Line:
             self._waiting.unpark()  # another waiting task may take the rest
         return messages
 
-    def take_one(self) -> ReceivedMessage | None:
+    def take_one(self) -> ReceivedMessage[Any] | None:
         """Take one message, at a lower cost than `take`; None if there is none."""
         line = self._ready
         while line:

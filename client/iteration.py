@@ -52,8 +52,9 @@ class Iteration(Generic[Body]):
             self._last = None
         self._taken += 1
         try:
-            in_turn = self._taken % MESSAGES_PER_TURN and self._monotonic() < self._turn_ends
-            message = self._consumer.take_now() if in_turn else None
+            message = None
+            if self._taken % MESSAGES_PER_TURN and self._monotonic() < self._turn_ends:
+                message = self._consumer.take_now()
             if message is None:
                 message = (await self._consumer.receive(1, inf))[0]
                 self._turn_ends = self._monotonic() + TURN_SECONDS

@@ -282,7 +282,7 @@ class Consumer(Seeks, Generic[Body]):
         if self._closed or self.stopped or self._direct.waiting or self._decode is not None:
             messages = self._take_now(1)
             return messages[0] if messages else None
-        return cast("ReceivedMessage[Body] | None", self._line.take_one())
+        return self._line.take_one()
 
     def give_back_soon(self, message: ReceivedMessage[Body]) -> None:
         """Give back what a loop had in hand; the garbage collector may call this in any thread and at any point."""

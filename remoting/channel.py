@@ -20,7 +20,7 @@ import trio
 
 from ..world.events import get_logger
 from ..world.logs import fault_of, trace_of
-from ..world.network import Address, Network, Stream
+from ..world.network import RECEIVE_BYTES, Address, Network, Stream
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
 from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
@@ -28,6 +28,8 @@ from .signature import Credentials, signed_frame
 
 log = get_logger(__name__)
 
+LONG_RECEIVE_BYTES = 256 * 1024
+"""The limit of a receive behind one of `RECEIVE_BYTES`: long answers take fewer, and short ones do not pay for its memory."""
 CONNECT_SECONDS = 3.0
 """How long connecting may take before it fails."""
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
@@ -220,7 +222,9 @@ class Channel:
     async def _read(self) -> None:
         assert self._stream is not None
         receive_some, receive = self._stream.receive_some, self._core.receive
-        while data := await receive_some():
+        limit = RECEIVE_BYTES
+        while data := await receive_some(limit):
+            limit = RECEIVE_BYTES if len(data) < RECEIVE_BYTES else LONG_RECEIVE_BYTES
             self.received_at = trio.current_time()
             requests, answers = receive(bytes(data))
             for caller, answer in answers:

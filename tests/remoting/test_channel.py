@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 
 import attrs
@@ -11,12 +11,12 @@ import trio
 import trio.testing
 from trio.abc import Listener
 
-from ledgermq.remoting.channel import Channel, connected, open_channel
+from ledgermq.remoting.channel import LONG_RECEIVE_BYTES, Channel, connected, open_channel
 from ledgermq.remoting.command import RemotingCommand, encode_frame
 from ledgermq.remoting.connection import Connection
 from ledgermq.remoting.errors import CallTimeout, ConnectionLost
 from ledgermq.testing.logs import capture_logs
-from ledgermq.world.network import Address, Network, Stream
+from ledgermq.world.network import RECEIVE_BYTES, Address, Network, PlainStream, Stream
 
 SOMEWHERE = Address("server", 9876)
 
@@ -265,3 +265,29 @@ async def test_a_server_that_never_accepts_is_given_up(
         await open_channel(SOMEWHERE, network=BlackHole(), nursery=nursery)
 
     assert trio.current_time() - started == pytest.approx(3, abs=0.1)
+
+
+async def test_receives_are_long_while_much_arrives(monkeypatch: pytest.MonkeyPatch, network: Network) -> None:
+    """Long pull answers take few receives, and the short answers of a producer do not pay for so much memory each."""
+    limits: list[tuple[Stream, int | None]] = []
+    receive_some = PlainStream.receive_some
+
+    def recorded(stream: PlainStream, max_bytes: int | None = None) -> Awaitable[bytes | bytearray]:
+        limits.append((stream, max_bytes))
+        return receive_some(stream, max_bytes)
+
+    monkeypatch.setattr(PlainStream, "receive_some", recorded)
+    async with pair(network) as (channel, server), trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            for size in (10, RECEIVE_BYTES + LONG_RECEIVE_BYTES, 10):
+                (request,) = await server.receive()
+                await server.stream.send_all(encode_frame(request.response(body=bytes(size))))
+
+        nursery.start_soon(serve)
+        for _ in range(3):
+            await channel.call(RemotingCommand(11), 3)
+        await trio.testing.wait_all_tasks_blocked()
+
+        short, long = RECEIVE_BYTES, LONG_RECEIVE_BYTES
+        assert [limit for stream, limit in limits if stream is not server.stream] == [short, short, long, long, short, short]
