@@ -26,8 +26,10 @@ from ledgermq.remoting.errors import RemotingError
 from ledgermq.testing.checkers import STORE_CHECKERS, check_history, queue_offsets_are_given_once
 from ledgermq.testing.history import End, History, Snapshot
 from ledgermq.world.network import Address
+from ledgermq.world.real import real_world
 
 from ..outcome import Outcome
+from ..stored_offsets import queue_offset_faults
 from .load import DELETION_CHECKERS, PULL_SETTINGS, Load, create_topic, message_ids_name_their_messages
 from .network import NetworkUnavailable
 from .pairs import PairFaults
@@ -76,6 +78,7 @@ class Faults:
             self.outcome.faults["kills"] += 1
         await self._stop_and_look()
         self.outcome.violations += self.load.skipped
+        self.outcome.violations += queue_offset_faults(real_world().disk, str(self.store))
         self.outcome.violations += check_history(self.outcome.history, (queue_offsets_are_given_once,))
         self.outcome.seconds = time.monotonic() - started
         return self.outcome

@@ -33,6 +33,7 @@ from ledgermq.client.sending import SendStatus
 from ledgermq.message.message import Message
 from ledgermq.world.real import World, real_world
 
+from ..stored_offsets import queue_offset_faults
 from .dledger import READY_SECONDS, SENDERS, SILENCE_SECONDS, TOPIC, GroupOfProcesses, create_topic
 from .network import NetworkUnavailable, VirtualNetwork, virtual_network
 from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, print_line
@@ -278,13 +279,16 @@ class GroupFaults:
         return "without its link"
 
     async def compare(self) -> None:
-        """Wait until the logs of all brokers have one end, stop all nodes, and compare the logs up to there and beyond."""
+        """Wait until the logs of all brokers have one end, stop all nodes, judge and compare the logs."""
         agreed = await self._agreed_end()
         group = self.group
         for number in reversed(group.nodes):
             if status := await group.servers[number].stop():
                 self.answers.violations.append(f"a clean stop of node {number} ended with exit status {status}")
         self.answers.violations += differences([self.kind.log_of(group.store_of(number)) for number in group.brokers], agreed)
+        for number in group.brokers:
+            faults = queue_offset_faults(real_world().disk, str(group.store_of(number)))
+            self.answers.violations += [f"node {number}: {fault}" for fault in faults]
 
     async def _agreed_end(self) -> int:
         """Wait until all brokers report one end; returns it."""

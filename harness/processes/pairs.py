@@ -38,8 +38,10 @@ from ledgermq.testing.checkers import (
 )
 from ledgermq.testing.history import End, History, Snapshot
 from ledgermq.world.network import Address
+from ledgermq.world.real import real_world
 
 from ..outcome import Outcome
+from ..stored_offsets import queue_offset_faults
 from .load import (
     DELETION_CHECKERS,
     NUMBER_DIGITS,
@@ -446,10 +448,13 @@ class PairFaults:
         return snapshot
 
     def _compare(self, pair: Pair) -> None:
-        """Compare both logs after a clean stop of both brokers."""
+        """Judge and compare both logs after a clean stop of both brokers."""
         logs = [commitlog(member) for member in (pair.master, pair.slave)]
         if logs[0] != logs[1]:
             self._found(f"the logs differ: {[{start: len(content) for start, content in log.items()} for log in logs]}")
+        for member in (pair.master, pair.slave):
+            for fault in queue_offset_faults(real_world().disk, str(member.place.seen(member.store))):
+                self._found(f"{member.place.name}: {fault}")
 
     def _found(self, violation: str) -> None:
         self.outcome.violations.append(violation)

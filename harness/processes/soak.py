@@ -36,8 +36,10 @@ from ledgermq.testing.checkers.messages import acknowledged_puts_keep_their_orde
 from ledgermq.testing.history import Commit, Deletion, End, Queue
 from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
 from ledgermq.world.events import ROOT_LOGGER
+from ledgermq.world.real import real_world
 
 from ..outcome import Outcome
+from ..stored_offsets import queue_offset_faults
 from .journal import Journal
 from .report import VIOLATIONS_SHOWN_MAX, Report, close_directory, drawn_seed, print_line
 from .servers import ServerProcess, broker_arguments, running
@@ -146,6 +148,9 @@ class Soak:
                 self.outcome.violations += self.service.failures
             nursery.cancel_scope.cancel()
         self.outcome.violations += self.judge()
+        for name in ("master", "slave"):
+            faults = queue_offset_faults(real_world().disk, str(self.servers[name].directory / "store"))
+            self.outcome.violations += [f"{name}: {fault}" for fault in faults]
         self.outcome.faults.update({f"sends failed by {name}": count for name, count in self.journal.errors.items()})
         self.outcome.seconds = time.monotonic() - began
         return self.outcome

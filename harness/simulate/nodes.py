@@ -26,6 +26,7 @@ from ledgermq.testing.sim.scheduler import seeded_run
 
 from ..logged_faults import logged_faults
 from ..outcome import Outcome, describe_error
+from ..stored_offsets import queue_offset_faults
 from .scene import Node, Scene
 from .surroundings import NO_TROUBLE, Surroundings, Troubles
 from .workloads.registry import WORKLOADS
@@ -131,9 +132,13 @@ class NodesRun(ABC, Generic[Draw]):
             await troubles.must_end()
             scene.healed = True
             scene.note("healed")
-            await self._must_converge()
-            clients.cancel()
-            await self.must_be_equal()
+            try:
+                await self._must_converge()
+                clients.cancel()
+                await self.must_be_equal()
+            except AssertionError:
+                self._look_at_master()
+                raise
             await self.look(nursery)
             nursery.cancel_scope.cancel()
 
@@ -175,6 +180,13 @@ class NodesRun(ABC, Generic[Draw]):
             if of_workloads() in ("", last):
                 break
         assert not lacking(), f"{self.converge_seconds} s after healing {lacking()}"
+
+    def _look_at_master(self) -> None:
+        """Read what the master has stored although the run has failed: a message that is missing may have been lost."""
+        for node in self.nodes:
+            if node.broker is not None and node.broker is self.scene.serving:
+                node.broker.store.catch_up()
+                self.history.snapshots.append(self.snapshot(node, node.broker.store))
 
     # ---------------------------------------------------------------- faults
 
@@ -264,17 +276,26 @@ def whole_log(slice_from: Callable[[int, int], memoryview], begin: int, end: int
 
 
 def simulate(run: NodesRun[Draw], checkers: tuple[Checker, ...]) -> Outcome:
-    """Run one seed; an exception of a node or a client counts as a violation, also one that a server survives."""
+    """Run one seed; an exception of a node or a client counts as a violation, also one that a server survives.
+
+    The logs of all nodes are read in any case, also after a run that has ended early.
+    """
     with logged_faults() as violations:
         try:
             seeded_run(run.run, seed=run.draw.seed)
         except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - every exception is a finding
             violations.append(describe_error(error))
     run.history.ends.append(End.CLEAN)
+    violations += [f"{node.host}: {fault}" for node in run.nodes for fault in _stored_faults(node)]
     violations += check_history(run.history, checkers)
     violations += [f"{workload.name}: {violation}" for workload in run.workloads for violation in workload.violations()]
     violations += run.violations()
     return Outcome(run.history, violations, run.faults(), run.scene.requests, str(run.draw), run.scene.trace)
+
+
+def _stored_faults(node: Node) -> list[str]:
+    with node.machine.disk.no_faults():
+        return queue_offset_faults(node.machine.disk, node.config.store_path_root_dir)
 
 
 def fabric_of(draw: NodesDraw) -> SimFabric:

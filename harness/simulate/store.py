@@ -34,6 +34,7 @@ from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.real import World
 
 from ..outcome import Outcome, describe_error
+from ..stored_offsets import queue_offset_faults
 from .store_draw import StoreDraw
 
 ROOT = "store"
@@ -460,6 +461,8 @@ def simulate_store(seed: int, mend: Callable[[StoreDraw], StoreDraw] = lambda dr
         seeded_run(run.run, seed=seed)
     except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - every exception of the store is a finding
         violations.append(describe_error(error))
+    with run.disk.no_faults():
+        violations += queue_offset_faults(run.disk, ROOT)
     violations += check_history(run.history)
     faults = Counter(run.disk.faults.injected | run.clock.injected)
     return Outcome(run.history, violations, faults, drawn=str(draw), trace=run.trace)
