@@ -174,8 +174,13 @@ class Channel:
             self._queue((encode_frame(command),))
 
     def close(self) -> None:
-        """End the connection; waiting calls raise `ConnectionLost`."""
+        """Give the connection up; waiting calls raise `ConnectionLost`, and what the server has not received is dropped.
+
+        Otherwise a request that was given up, such as a commit, could arrive behind later ones over another connection.
+        """
         self.closed = True
+        if self._stream is not None:
+            self._stream.drop_undelivered()
         self._scope.cancel()
 
     def _queue(self, frame: Sequence[bytes]) -> None:

@@ -6,9 +6,11 @@ Real sockets and simulated ones implement the same fast path, so that the simula
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import struct
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Protocol
 
@@ -20,6 +22,7 @@ from .address import Address as Address  # noqa: PLC0414 - most of the project n
 
 BACKLOG = 1024  # RocketMQ's SO_BACKLOG
 RECEIVE_BYTES = 64 * 1024
+_RESET_AT_CLOSE = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
 _GATHERS = hasattr(socket.socket, "sendmsg")
 """Whether several buffers can be sent in one call, which Windows cannot."""
 
@@ -80,6 +83,9 @@ class Stream(trio.abc.Stream, ABC):
         Trio sets 16 KiB, which detects a slow peer early but wakes a task that sends in bulk once for every few messages.
         """
 
+    def drop_undelivered(self) -> None:
+        """Let the next close drop what the peer has not received yet, where that can be set, instead of delivering it."""
+
 
 @attrs.define(eq=False)
 class PlainStream(Stream):
@@ -108,6 +114,12 @@ class PlainStream(Stream):
 
     async def aclose(self) -> None:
         await self.inner.aclose()
+
+    def drop_undelivered(self) -> None:
+        # What TLS encrypts goes over a stream of ours.
+        drop: Callable[[], None] | None = getattr(getattr(self.inner, "transport_stream", None), "drop_undelivered", None)
+        if drop is not None:
+            drop()
 
 
 class Network(Protocol):
@@ -216,6 +228,10 @@ class TcpStream(Stream, HalfCloseableStream):
 
     def keep_unsent(self, size: int) -> None:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
+
+    def drop_undelivered(self) -> None:
+        with suppress(OSError):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of `data`."""

@@ -89,6 +89,12 @@ class _Direction:
         self.notify()
         return data
 
+    def drop(self) -> None:
+        """Drop what has not arrived at the target's machine."""
+        now = trio.current_time()
+        while self.chunks and (self.blocked or self.forgotten or self.chunks[-1][0] > now):
+            self.buffered -= len(self.chunks.pop()[1])
+
     def given_up_at(self) -> float | None:
         """When the sender breaks the connection if nothing changes; None if it does not."""
         if self.forgotten:
@@ -113,6 +119,8 @@ class SimStream(Stream):
     broken: bool = False
     vanished: bool = False
     """Whether its machine has lost power."""
+    _drops: bool = False
+    """Whether closing drops what has not arrived."""
     _sending: bool = False
     _receiving: bool = False
 
@@ -256,11 +264,16 @@ class SimStream(Stream):
         self.close()
         await trio.lowlevel.checkpoint()
 
+    def drop_undelivered(self) -> None:
+        self._drops = True
+
     def close(self) -> None:
         """Close as the operating system does for a process that ends."""
         if not self.closed:
             self.closed = True
             self.fabric.streams.pop(self, None)
+            if self._drops:
+                self.outgoing.drop()
             self.outgoing.finished = True
             self.outgoing.notify()
             self.incoming.notify()

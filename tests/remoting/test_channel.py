@@ -16,6 +16,8 @@ from ledgermq.remoting.command import RemotingCommand, encode_frame
 from ledgermq.remoting.connection import Connection
 from ledgermq.remoting.errors import CallTimeout, ConnectionLost
 from ledgermq.testing.logs import capture_logs
+from ledgermq.testing.sim.network import SimFabric
+from ledgermq.testing.sim.scheduler import seeded_run
 from ledgermq.world.network import RECEIVE_BYTES, Address, Network, PlainStream, Stream
 
 SOMEWHERE = Address("server", 9876)
@@ -291,3 +293,30 @@ async def test_receives_are_long_while_much_arrives(monkeypatch: pytest.MonkeyPa
 
         short, long = RECEIVE_BYTES, LONG_RECEIVE_BYTES
         assert [limit for stream, limit in limits if stream is not server.stream] == [short, short, long, long, short, short]
+
+
+def test_a_request_that_was_given_up_does_not_arrive_behind_later_ones() -> None:
+    """A commit is held up on its way, its connection is given up, and the next one brings a newer commit."""
+
+    async def main() -> None:
+        fabric = SimFabric()
+        server, client = fabric.machine("10.0.0.2"), fabric.machine("10.0.0.1")
+        address = Address("10.0.0.2", 10911)
+        (listener,) = await server.open_listeners("", address.port)
+        async with connected(address, network=client) as channel:
+            first = Server(await listener.accept())
+            fabric.part(["10.0.0.1"], ["10.0.0.2"])
+            with pytest.raises(CallTimeout):
+                await channel.call(RemotingCommand(15, body=b"older"), 3)
+            channel.close()
+            await trio.testing.wait_all_tasks_blocked()
+            fabric.heal()
+        async with connected(address, network=client) as channel, trio.open_nursery() as nursery:
+            second = Server(await listener.accept())
+            nursery.start_soon(channel.call, RemotingCommand(15, body=b"newer"), 3)
+            (request,) = await second.receive()
+            await second.answer(request)
+        assert request.body == b"newer"
+        assert await first.receive() == []
+
+    seeded_run(main, seed=1)

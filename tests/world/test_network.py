@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -59,6 +59,27 @@ async def test_a_socket_for_bulk_takes_more_before_it_is_full() -> None:
         near.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         near.keep_unsent(1 << 19)
         assert near.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 1 << 19
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+async def test_a_close_delivers_what_was_sent_unless_that_is_to_be_dropped(dropped: bool) -> None:
+    """A peer that reads nothing has received only what its buffer takes."""
+    async with pair() as (near, far):
+        sent = 0
+        with trio.move_on_after(0.5):
+            while True:
+                await near.wait_send_all_might_not_block()
+                sent += near.send_now(bytes(1 << 16))
+        if dropped:
+            near.drop_undelivered()
+        await near.aclose()
+
+        received = 0
+        with trio.fail_after(60), suppress(trio.BrokenResourceError):
+            while data := await far.receive_some():
+                received += len(data)
+
+    assert received < sent if dropped else received == sent
 
 
 @pytest.mark.parametrize("host", ["a..b", "a\0b", "x" * 70])

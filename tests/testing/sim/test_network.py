@@ -43,6 +43,24 @@ def test_bytes_arrive_whole_and_in_order_however_they_are_cut() -> None:
     seeded_run(main, seed=1)
 
 
+@pytest.mark.parametrize("dropped", [False, True])
+def test_what_a_closed_end_has_sent_over_a_cut_path_arrives_later_unless_it_is_dropped(dropped: bool) -> None:
+    """As with TCP: a machine goes on sending for an application that has closed, and forgets a connection that it resets."""
+
+    async def main() -> None:
+        fabric = SimFabric()
+        client, server = await connected(fabric)
+        fabric.part([A], [B])
+        await client.send_all(b"late")
+        if dropped:
+            client.drop_undelivered()
+        await client.aclose()
+        fabric.heal()
+        assert await server.receive_some() == (b"" if dropped else b"late")
+
+    seeded_run(main, seed=1)
+
+
 def test_both_ends_know_each_other() -> None:
     async def main() -> None:
         fabric = SimFabric()
