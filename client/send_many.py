@@ -16,6 +16,7 @@ from math import inf
 from typing import Any
 
 import attrs
+import outcome
 import trio
 
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
@@ -139,6 +140,8 @@ class Lanes:
 request begins: later messages wait for no answer."""
     _without_route: dict[str, _Lane] = attrs.field(factory=dict[str, _Lane])
     """By topic, the messages that wait until its queues are found."""
+    _idle: trio.lowlevel.Task | None = None
+    """A task that has emptied its lane and waits for another: starting one is a tenth of the work of a lone send of asyncio."""
 
     async def send(self, items: Sequence[Item]) -> list[SendResult | ClientError]:
         """Send messages, and return the outcome of each when all have one.
@@ -233,7 +236,11 @@ request begins: later messages wait for no answer."""
         lane = lanes.get(queue)
         if lane is None:
             lane = lanes[queue] = _Lane()
-            self._transmitter.session.nursery.start_soon(self._run, queue, lane, publication)
+            if self._idle is None:
+                self._transmitter.session.nursery.start_soon(self._empty_lanes, queue, lane, publication)
+            else:
+                idle, self._idle = self._idle, None
+                trio.lowlevel.reschedule(idle, outcome.Value((queue, lane, publication)))
         self._wait(lane, item)
 
     def _wait(self, lane: _Lane, item: Item) -> None:
@@ -276,6 +283,20 @@ request begins: later messages wait for no answer."""
                 lane.timer = None
                 return
             timer = lane.timer = trio.CancelScope(deadline=nearest)
+
+    async def _empty_lanes(self, queue: MessageQueue, lane: _Lane, publication: Publication) -> None:
+        """Empty a lane, and then those that are handed over while this is the idle task."""
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._idle = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        while True:
+            await self._run(queue, lane, publication)
+            if self._idle is not None:
+                return
+            self._idle = trio.lowlevel.current_task()
+            queue, lane, publication = await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def _run(self, queue: MessageQueue, lane: _Lane, publication: Publication) -> None:
         chunk: list[Item] = []

@@ -273,6 +273,38 @@ async def test_a_batch_goes_where_its_key_or_its_selector_says(autojump_clock: M
         assert [each.get(SHARDING_KEY) for each in properties[:3]] == ["customer"] * 3
 
 
+class Spawned(trio.abc.Instrument):
+    """Counts the tasks that are started."""
+
+    count = 0
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+async def test_a_send_of_a_lane_starts_no_task_if_one_is_idle(autojump_clock: MockClock) -> None:
+    """The second lane at the same time needs a task of its own, which ends with it."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        queues = [MessageQueue("t", "b1", at) for at in range(2)]
+
+        def both(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+            return queues[int(message.body) % 2]
+
+        await producer.send_many(numbered(1))
+        spawned = Spawned()
+        trio.lowlevel.add_instrument(spawned)
+        for number in range(10):
+            await producer.send_many(numbered(1), queue=queues[number % 2])
+        alone, spawned.count = spawned.count, 0
+        for _ in range(10):
+            await producer.send_many(numbered(2), selector=both)
+        trio.lowlevel.remove_instrument(spawned)
+
+        assert (alone, spawned.count) == (0, 10)
+
+
 async def test_several_calls_of_send_many_keep_their_order(autojump_clock: MockClock) -> None:
     """The later calls wait behind the requests of the earlier one, also while the queues are searched for."""
     async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world, send_timeout_seconds=8) as producer:
