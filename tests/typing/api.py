@@ -22,6 +22,7 @@ from ledgermq import (
     SendResult,
     aio,
     blocking,
+    known_outcomes,
     open_admin,
     open_consumer,
     open_producer,
@@ -49,6 +50,7 @@ async def produce() -> None:
             await producer.send(message)
         except ClientError as error:
             assert_type((error.retriable, error.may_have_been_stored), tuple[bool, bool])
+            assert_type(known_outcomes(error), list[SendResult | ClientError] | None)
 
 
 async def consume() -> None:
