@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Protocol
 
@@ -114,12 +114,6 @@ class PlainStream(Stream):
 
     async def aclose(self) -> None:
         await self.inner.aclose()
-
-    def drop_undelivered(self) -> None:
-        # What TLS encrypts goes over a stream of ours.
-        drop: Callable[[], None] | None = getattr(getattr(self.inner, "transport_stream", None), "drop_undelivered", None)
-        if drop is not None:
-            drop()
 
 
 class Network(Protocol):

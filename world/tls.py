@@ -269,6 +269,16 @@ def _load_own(context: ssl.SSLContext, cert_path: str, key_path: str, password: 
 
 
 @attrs.define(eq=False)
+class _TlsStream(PlainStream):
+    """A stream that is encrypted on another one."""
+
+    _transport: Stream
+
+    def drop_undelivered(self) -> None:
+        self._transport.drop_undelivered()
+
+
+@attrs.define(eq=False)
 class TlsNetwork:
     """A network whose outgoing connections are encrypted; its listeners accept connections unchanged."""
 
@@ -286,7 +296,7 @@ class TlsNetwork:
         try:
             encrypted = trio.SSLStream(plain, context, https_compatible=True)
             await _shake_hands(encrypted, _client_reason)
-            return PlainStream(encrypted, plain.local, plain.peer)
+            return _TlsStream(encrypted, plain.local, plain.peer, plain)
         except BaseException:
             await trio.aclose_forcefully(plain)
             raise

@@ -92,6 +92,29 @@ async def test_bytes_that_were_read_before_the_handshake_belong_to_it(make_certi
     assert await talk(of_server(make_certificate("server")), ClientTls(), first=first) == b"hello"
 
 
+async def test_what_the_peer_has_not_received_is_dropped_by_the_stream_below(
+    make_certificate: MakeCertificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The encrypted one has no socket of its own."""
+    network, dropping = Pairs(), list[Stream]()
+
+    def drop(stream: Stream) -> None:
+        dropping.append(stream)
+
+    monkeypatch.setattr(PlainStream, "drop_undelivered", drop)
+
+    async def serve() -> None:
+        await of_server(make_certificate("server")).accept(network.accepted[0], b"")
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            network.on_connect = lambda: nursery.start_soon(serve)
+            stream = await TlsNetwork(network, ClientTls(), WORKERS).open_stream(HERE)
+    stream.drop_undelivered()
+
+    assert [type(each) for each in dropping] == [PlainStream]
+
+
 async def test_each_side_believes_whom_it_trusts(make_certificate: MakeCertificate) -> None:
     """Both may ask for a certificate, and both may name the authority."""
     server, client = make_certificate("server"), make_certificate("client")
