@@ -49,6 +49,7 @@ def _acknowledge_at_the_end(original: Any) -> Callable[[Any], Any]:
 
 def _give_a_queue_away_in_work(original: Any) -> Callable[..., Any]:
     async def leave(self: Any, source: Any, locked: bool) -> None:
+        await self.notify_revoked([source])
         await self.unlock(source.queue)
         self.leaving.remove(source)
         self.on_left()
