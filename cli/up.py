@@ -36,9 +36,11 @@ from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
 from ..store.errors import StoreError
+from ..store.retention import RetentionRules, disk_full
 from ..testing.embedded import dledger_keys
 from ..testing.ports import BROKER_PORTS, reserved_ports
 from ..world.address import Address
+from ..world.disk import DiskUsage
 from ..world.events import get_logger
 from ..world.real import World, real_world
 from .logs import LogFormat, log_options, log_to_stderr
@@ -178,6 +180,8 @@ class Cluster:
     plan: Plan
     namesrv: Namesrv
     brokers: tuple[Shown, ...]
+    disk: DiskUsage
+    """That of the stores, when the brokers had started."""
     controller: str = ""
     """Its address, with mode `controller`."""
 
@@ -254,7 +258,7 @@ def command(
         check_store(plan)
         expected = (BrokerError, StoreError, HaError, JsonError, BadTlsSetting)
         options = ("--log-level", log_level, *(("--log-format", log_format) if log_format else ()))
-        serve(_open_cluster(plan, options, real_world()), _announce, *expected, port_options="--port or --broker-port")
+        serve(open_cluster(plan, options, real_world()), announcement, *expected, port_options="--port or --broker-port")
 
 
 def check_store(plan: Plan) -> None:
@@ -333,7 +337,7 @@ def _locked(folder: Path) -> Generator[None]:
 
 
 @asynccontextmanager
-async def _open_cluster(plan: Plan, options: Sequence[str], world: World) -> AsyncGenerator[Cluster]:
+async def open_cluster(plan: Plan, options: Sequence[str], world: World) -> AsyncGenerator[Cluster]:
     """Run the name server and the brokers.
 
     Args:
@@ -352,12 +356,12 @@ async def _open_cluster(plan: Plan, options: Sequence[str], world: World) -> Asy
                         for process in processes:
                             starting.start_soon(nursery.start, process.run)
                     masters = await _with_masters(str(namesrv.address), processes, plan)
-                    yield Cluster(plan, namesrv, masters, configs[0].controller_addr)
+                    yield Cluster(plan, namesrv, masters, world.disk.usage(plan.store), configs[0].controller_addr)
                     nursery.cancel_scope.cancel()
             else:
                 async with AsyncExitStack() as stack:
                     brokers = [await stack.enter_async_context(open_broker(config, world)) for config in configs]
-                    yield Cluster(plan, namesrv, tuple(map(_shown, brokers)))
+                    yield Cluster(plan, namesrv, tuple(map(_shown, brokers)), world.disk.usage(plan.store))
 
 
 def _shown(broker: Broker) -> Shown:
@@ -403,7 +407,16 @@ async def _masters(admin: Admin, plan: Plan) -> dict[str, str]:
     return masters
 
 
-def _announce(cluster: Cluster) -> str:
+def _refusal(cluster: Cluster) -> tuple[str, ...]:
+    """What a full disk means for those who are about to send."""
+    allowed, full = RetentionRules().warning_ratio, cluster.disk.ratio
+    return (
+        f"Sends will be refused: the disk of {cluster.plan.store} is {full:.1%} full; over {allowed:.0%} nothing is stored.",
+        "Free some space, and they are taken within ten seconds; or stop, and start with --store DIR on another disk.",
+    )
+
+
+def announcement(cluster: Cluster) -> str:
     plan = cluster.plan
     servers: list[tuple[object, ...]] = [("name server", "", str(cluster.namesrv.address), "")]
     servers += [("controller", "", cluster.controller, "")] if cluster.controller else []
@@ -423,6 +436,7 @@ def _announce(cluster: Cluster) -> str:
             "Try, in another terminal:",
             f'  ledgermq send hello "my first message"{elsewhere}',
             f"  ledgermq consume hello --from-beginning{elsewhere}",
+            *(_refusal(cluster) if disk_full(cluster.disk.ratio, RetentionRules()) else ()),
             *((f"Kill a broker (kill -9 PROCESS): {led_on}it is started again.",) if killable else ()),
             "Ctrl-C stops.",
         )

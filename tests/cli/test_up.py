@@ -8,9 +8,12 @@ import re
 import signal
 from pathlib import Path
 
+import attrs
 import pytest
 
-from ledgermq.cli.up import Plan, Ports
+from ledgermq.cli.up import Plan, Ports, announcement, open_cluster
+from ledgermq.world.disk import DiskUsage, RealDisk
+from ledgermq.world.real import real_world
 
 from .processes import Run, Start
 
@@ -156,3 +159,27 @@ def test_a_controller_elects_another_master_when_one_is_killed(start: Start, run
     address = again.wait_for(r"name server +(\S+:\d+)\n")[1]
     got = runner("consume", "hello", "--from-beginning", namesrv=address).stdout
     assert sorted(got.splitlines()) == ["kept", "sent again"]
+
+
+@attrs.frozen
+class FullDisk(RealDisk):
+    """A disk on which a millionth is free."""
+
+    def usage(self, path: str) -> DiskUsage:
+        total = super().usage(path).total
+        return DiskUsage(total, total - total // 1_000_000, total // 1_000_000)
+
+
+async def test_a_cluster_on_a_full_disk_says_at_once_that_it_will_refuse_sends(tmp_path: Path) -> None:
+    """Otherwise the first thing that a newcomer sees is the failure of the send that the announcement proposes."""
+    plan = Plan("local", 1, 1, "127.0.0.1", 0, 0, str(tmp_path), secret="s3cret", kept=True)  # noqa: S106
+    announced: list[str] = []
+    for disk in (RealDisk(), FullDisk()):
+        async with open_cluster(plan, (), attrs.evolve(real_world(), disk=disk)) as cluster:
+            announced.append(announcement(cluster))
+
+    used = RealDisk().usage(str(tmp_path)).ratio
+    assert used < 0.9, "this machine's disk is full"
+    assert "refuse" not in announced[0]
+    assert f"Sends will be refused: the disk of {tmp_path} is 100.0% full" in announced[1]
+    assert "--store" in announced[1]
