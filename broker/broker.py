@@ -150,6 +150,7 @@ class Broker:
             consumers=self.consumers,
             stats=self.stats,
             is_following=lambda: self.node.is_following,
+            access=self.access,
             policy=self.replication.decides,
             leads=self.node.leads,
         )

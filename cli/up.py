@@ -36,7 +36,7 @@ from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
 from ..store.errors import StoreError
-from ..store.retention import RetentionRules, disk_full
+from ..store.keeping.retention import RetentionRules, disk_full
 from ..testing.embedded import dledger_keys
 from ..testing.ports import BROKER_PORTS, reserved_ports
 from ..world.address import Address

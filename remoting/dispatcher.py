@@ -83,15 +83,6 @@ class AccessCheck(Protocol):
         """Why a request may not be carried out; None if it may. It is called before anything is done."""
         ...
 
-    @property
-    def version(self) -> object:
-        """A value that differs from earlier ones once the users or their rights have changed."""
-        ...
-
-    def later_refusal(self, connection: ServerConnection, request: RemotingCommand) -> RequestRefused | None:
-        """Why a request that was let in may not be answered any more; its signature is not checked again."""
-        ...
-
 
 class Service(Protocol):
     """Something of a server that answers requests."""

@@ -29,6 +29,15 @@ class ReadCheck(Protocol):
         """Why the sender of a request that was let in may not read a topic; None if it may."""
         ...
 
+    @property
+    def version(self) -> object:
+        """A value that differs from earlier ones once the users or their rights have changed."""
+        ...
+
+    def later_refusal(self, connection: ServerConnection, request: RemotingCommand) -> RequestRefused | None:
+        """Why a request that was let in may not be answered any more; its signature is not checked again."""
+        ...
+
 
 @attrs.frozen(eq=False, repr=False)
 class Positions:

@@ -28,6 +28,7 @@ from ...store.statuses import GetStatus
 from ...world.clock import Clock
 from ...world.events import get_logger
 from ...world.logs import fault_of, trace_of
+from ..access.positions import ReadCheck
 from ..live_config import LiveConfig
 from ..role import LiveRole, Role
 from ..stats import Stats
@@ -120,6 +121,7 @@ class PullService:
     stats: Stats
     is_following: Callable[[], bool]
     """Whether this broker is connected to the master that it follows."""
+    access: ReadCheck | None
     policy: AnswerPolicy | None
     """Which nodes take commits; None if all do, where the commits in pulls count on all but replicas."""
     leads: Callable[[], Awaitable[bool]] | None = None
@@ -227,7 +229,7 @@ class PullService:
             max(request.integer("maxMsgBytes", _JAVA_INT_MAX), 100),
             codes,
             request.ext.get(ACCESS_KEY, ""),
-            None if (access := self._dispatcher.access) is None else access.version,
+            None if self.access is None else self.access.version,
         )
 
     def _codes_of_request(self, request: RemotingCommand, topic: str) -> frozenset[int] | None:
@@ -421,7 +423,7 @@ class PullService:
         Args:
             may_correct: whether this broker knows the end of the queue; otherwise the client keeps its offset.
         """
-        access = self._dispatcher.access
+        access = self.access
         try:
             if access is not None and access.version != pull.access_version:
                 refusal = access.later_refusal(pull.connection, _request_of(pull))
