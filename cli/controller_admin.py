@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import attrs
 import click
 import trio
 
+from ..ha.classic.table_proofs import node_credentials
 from ..ha.controller.protocol import (
     ANY_BROKER,
     BrokerReplicasInfo,
@@ -164,7 +166,8 @@ async def ask(address: Address, code: RequestCode, header: Header | None = None,
     Raises:
         RemotingError: there was no answer; what was asked for may have been done.
     """
-    async with connected(address, network=_network()) as channel:
+    credentials = node_credentials(os.environ.get("LEDGERMQ_HA_SECRET", "").encode())
+    async with connected(address, network=_network(), credentials=credentials) as channel:
         return await channel.call(RemotingCommand(code, header.ext() if header is not None else {}, body), CALL_SECONDS)
 
 
@@ -178,9 +181,9 @@ async def ask_all(addresses: Sequence[Address]) -> list[Asked]:
             if answer.code == ResponseCode.SUCCESS:
                 found[address] = Asked(address, GetMetadataResponse.of(answer), None)
             else:
-                failure = (
-                    f"this is no controller, which listens on port {DEFAULT_PORT} by default: {answer.remark or answer.code}"
-                )
+                failure = answer.remark or str(answer.code)
+                if answer.code != ResponseCode.NO_PERMISSION:
+                    failure = f"this is no controller, which listens on port {DEFAULT_PORT} by default: {failure}"
                 found[address] = Asked(address, None, failure)
         except RemotingError as error:
             found[address] = Asked(address, None, str(error))

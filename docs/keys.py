@@ -337,6 +337,9 @@ CONTROLLER: Mapping[str, Text] = {
         "The secret of all controllers of the group.", ours=f"{OURS} Also `haSecretFile`, or `$LEDGERMQ_HA_SECRET`."
     ),
     "allowEmptyHaSecret": Text("No secret is needed, even if the controller listens beyond its machine.", ours=OURS),
+    "authenticationEnabled": Text(
+        "Only requests are carried out that are signed with `haSecret`, which brokers and commands then need too.", ours=OURS
+    ),
     "configBlackList": Text("Keys that no administrator may change through the network."),
 }
 

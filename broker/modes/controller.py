@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ...ha.classic.settings import BARE
+from ...ha.classic.table_proofs import node_credentials
 from ...ha.controller.identity import Identity, IdentityFiles
 from ...ha.controller.node import ElectedNode
 from ...ha.controller.protocol import EpochEntry, EpochEntryCache
@@ -263,6 +264,7 @@ class ControllerMode:
                 priority=config.broker_election_priority,
             ),
             network=network,
+            credentials=node_credentials(config.ha_secret.encode()),
             clock=self.world.clock,
             randomness=self.world.randomness,
             workers=self.world.workers,

@@ -75,6 +75,8 @@ class ControllerConfig:
     ha_secret: str = attrs.field(default="", repr=False, metadata={"key": "haSecret", "changeable": False})
     """The secret of all nodes of the group."""
     allow_empty_ha_secret: bool = _setting("allowEmptyHaSecret", default=False)
+    authentication_enabled: bool = _setting("authenticationEnabled", default=False)
+    """Whether only requests are carried out that are signed with `ha_secret`."""
     metrics_exporter_type: str = _setting("metricsExporterType", "DISABLE")
     """`PROM` serves metrics and the state for probes over HTTP."""
     metrics_prom_exporter_host: str = _setting("metricsPromExporterHost", "127.0.0.1")
@@ -122,6 +124,11 @@ class ControllerConfig:
                 f"haSecret is empty, and this controller listens beyond its machine (bindAddress={self.bind_address}): whoever "
                 "reaches the port of its group could elect masters. Set one haSecret on all controllers, or "
                 "allowEmptyHaSecret=true where the network keeps strangers away. Nothing was started"
+            )
+        if self.authentication_enabled and not self.ha_secret:
+            raise WrongHaSetting(
+                "authenticationEnabled=true without a haSecret: no request would be carried out. Set one haSecret on "
+                "all controllers and brokers. Nothing was started"
             )
         self_id, peers = PeerId(self.self_id), parse_peers(self.peers, "controllerDLegerPeers")
         if self_id not in peers:

@@ -18,6 +18,8 @@ from ...store.locking import StoreLock, lock_store
 from ...world.disk import Disk
 from ...world.network import Address, closing
 from ...world.real import World
+from ..classic.table_proofs import node_credentials
+from .access import NodeAccess
 from .config import CHANGEABLE, ControllerConfig
 from .errors import BadControllerConfig
 from .member import ControllerMember, open_member
@@ -82,6 +84,9 @@ async def open_controller(config: ControllerConfig, world: World) -> AsyncGenera
         service = ControllerService(node, config, world, file, changes)
         service.register(dispatcher)
         dispatcher.nursery = nursery
+        credentials = node_credentials(config.ha_secret.encode())
+        if config.authentication_enabled and credentials is not None:
+            dispatcher.access = NodeAccess(credentials, world.clock)
         notices = Notices(network, nursery)
 
         def notify(one: BrokerSet) -> None:

@@ -17,6 +17,7 @@ from ...remoting.channel import Channel, connected
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
 from ...remoting.errors import CallTimeout, RemotingError
+from ...remoting.signature import Credentials
 from ...world.clock import Clock
 from ...world.events import get_logger
 from ...world.network import Address, Network
@@ -142,6 +143,8 @@ class ControllerSession:
 
     settings: SessionSettings
     network: Network
+    credentials: Credentials | None
+    """With what this node signs its requests; None if it has no secret."""
     clock: Clock
     randomness: Randomness
     workers: Workers
@@ -215,7 +218,7 @@ class ControllerSession:
             leader, reason = await self._find()
             if leader is not None:
                 try:
-                    async with connected(leader, network=self.network) as channel:
+                    async with connected(leader, network=self.network, credentials=self.credentials) as channel:
                         self._channel = channel
                         await self._converse(channel, leader)
                 except* (RemotingError, _Refused) as group:
@@ -251,10 +254,11 @@ class ControllerSession:
     async def _ask(self, address: Address, found: list[Address], failures: dict[Address, str], scope: trio.CancelScope) -> None:
         while True:
             try:
-                async with connected(address, network=self.network) as channel:
+                async with connected(address, network=self.network, credentials=self.credentials) as channel:
                     answer = await channel.call(RemotingCommand(RequestCode.CONTROLLER_GET_METADATA_INFO), CALL_SECONDS)
                 if answer.code != ResponseCode.SUCCESS:  # of another server
-                    failures[address] = f"{address} is no controller"
+                    is_refused = answer.code == ResponseCode.NO_PERMISSION
+                    failures[address] = f"{address}: {answer.remark}" if is_refused else f"{address} is no controller"
                     break
                 metadata, named = GetMetadataResponse.of(answer), None
                 failures[address] = f"{address} does not lead"

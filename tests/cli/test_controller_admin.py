@@ -36,10 +36,14 @@ class Elected:
 
 
 @pytest.fixture
-def elected(start: Start, runner: Run, tmp_path: Path) -> Generator[Elected]:
+def elected(start: Start, runner: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Elected]:
+    monkeypatch.setenv("LEDGERMQ_HA_SECRET", "s3cret")
     with reserved_ports("127.0.0.1", 2, BROKER_PORTS) as ports, reserved_ports("127.0.0.1", 1) as (group_port,):
         conf = tmp_path / "controller.conf"
-        conf.write_text(f"controllerDLegerPeers=n0-127.0.0.1:{group_port}\ncontrollerStorePath={tmp_path}/controller\n")
+        conf.write_text(
+            f"controllerDLegerPeers=n0-127.0.0.1:{group_port}\ncontrollerStorePath={tmp_path}/controller\n"
+            "authenticationEnabled=true\n"
+        )
         controller = start("controller", "-c", str(conf), "--host", "127.0.0.1", "--port", "0")
         address = controller.wait_for(r"asked at (127.0.0.1:\d+)")[1]
         for port in ports:
@@ -78,6 +82,20 @@ def test_masters_are_shown_elected_and_forgotten(elected: Elected) -> None:
     assert elected.run("forget", "b1", str(master), "--living").stdout == f"{master} of b1 forgotten\n"
     assert master not in elected.roles()
     until(lambda: elected.roles() == {other: "master", 3: "in sync"})  # it was alive, so it comes back with a new id
+
+
+def test_who_lacks_the_secret_of_a_controller_elects_and_forgets_nothing(
+    elected: Elected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor sees anything; the reason says what is missing."""
+    before = elected.roles()
+
+    with monkeypatch.context() as stranger:
+        stranger.delenv("LEDGERMQ_HA_SECRET")
+        refused = [elected.run(*words, status=1) for words in (("elect", "b1"), ("forget", "b1"), ("status",))]
+
+    assert all("signed with its haSecret only" in found.stderr for found in refused)
+    assert elected.roles() == before
 
 
 def test_a_controller_that_does_not_answer_is_named(runner: Run) -> None:

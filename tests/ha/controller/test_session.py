@@ -47,6 +47,7 @@ def session_in(world: World, elections: list[ElectedMaster], acks: InSyncAcknowl
             priority=7,
         ),
         network=world.network,
+        credentials=None,
         clock=world.clock,
         randomness=world.randomness,
         workers=world.workers,
