@@ -14,6 +14,7 @@ from ...message.control import TABLES_CARRIED, Control
 from ...message.numbers import int_of, long_of
 from ...store.message_store import MessageStore
 from ...world.clock import Clock
+from ...world.events import get_logger
 from ...world.slices import ROWS_PER_SLICE, in_slices, rows_of
 from ..config import BrokerConfig
 from ..json_values import object_of
@@ -37,6 +38,8 @@ from .persistence import (
 )
 from .table_log import TableLog
 from .tables import Tables
+
+log = get_logger(__name__)
 
 DELAYS_FILE = "delayOffset.json"
 ACCESS_SECONDS = 5.0
@@ -131,7 +134,12 @@ class TableFiles:
         offsets, foreign = self.persistence.log_offsets, self.persistence.foreign
         # An older version has written its files seldom, and recovery finds the deletions that they may lack.
         own = [offset for name, offset in offsets.items() if name not in foreign]
-        return list(self.table_log.events_between(min(own), dispatched)) if own else self.store.events.recovered
+        if not own:
+            return self.store.events.recovered
+        start = min(own)
+        if (missing := self.persistence.missing & LOG_DERIVED) and start < dispatched:
+            log.warning("table_files_missing", files=sorted(missing), log_bytes_to_read=dispatched - start)
+        return list(self.table_log.events_between(start, dispatched))
 
     def _lacks(self, physical_offset: int, name: str) -> bool:
         # A file without an offset was written by RocketMQ, whose tables are newer than the log.

@@ -21,6 +21,7 @@ from ledgermq.message.control import TOPICS_CHANGED
 from ledgermq.message.json import dumps, loads
 from ledgermq.store.json_file import JsonFile
 from ledgermq.testing.history import End
+from ledgermq.testing.logs import capture_logs
 
 from ..desk import open_desk, until
 from ..modes.test_dledger import Group, scenario
@@ -150,6 +151,29 @@ async def test_a_missing_table_is_read_from_the_log_although_another_table_was_c
         group = desk.broker.groups.get("g")
         assert group is not None
         assert group.retry_max_times == 2
+
+
+async def test_a_start_that_reads_the_whole_log_for_a_missing_table_says_so_before(tmp_path: Path) -> None:
+    """It takes minutes for a large log, as after an upgrade to a version with a new table, and nothing else would be logged."""
+    with capture_logs() as logs:
+        async with open_desk(tmp_path) as desk:
+            desk.put("T1")
+            await desk.settled()
+            end = desk.broker.store.log.max_offset
+        async with open_desk(tmp_path):
+            pass
+    assert "table_files_missing" not in [entry["event"] for entry in logs]
+    for lost in (tmp_path / "config").glob("queueLocks.json*"):
+        lost.unlink()
+
+    with capture_logs() as logs:
+        async with open_desk(tmp_path):
+            pass
+
+    events = [entry["event"] for entry in logs]
+    assert events.index("store_opened") < events.index("table_files_missing") < events.index("broker_started")
+    (found,) = (entry for entry in logs if entry["event"] == "table_files_missing")
+    assert (found["files"], found["log_bytes_to_read"]) == (["queueLocks.json"], end)
 
 
 @pytest.mark.parametrize(("lost_bytes", "in_log"), [(1 << 19, True), (0, False)], ids=["ahead of the log", "copied"])
