@@ -23,6 +23,9 @@ from .master import HAService
 from .settings import HaSettings
 from .slave import HAClient
 
+ENDS_RETRY_SECONDS = 1.0
+"""The pause before a master whose log has refused the ends of queues tries to append them again."""
+
 
 async def _nothing_to_write(_offset: int) -> None:
     await trio.lowlevel.checkpoint()
@@ -95,6 +98,8 @@ class ClassicNode:
     _ended: trio.Event | None = None
     """Set when the active role has ended; None while no role is active."""
     _master: Address | None = None
+    _ends_wanted_from: int = -1
+    """The last offset from which on a slave was sent the log while that may not have the ends of all queues; -1 if none was."""
 
     @property
     def is_removed(self) -> bool:
@@ -198,8 +203,21 @@ class ClassicNode:
         await self._begin(service.run)
 
     def _append_queue_ends(self, start: int) -> None:
-        """Report the ends of queues whose messages are all before `start`, for a slave that gets the log from there on."""
-        self._nursery.start_soon(self._store.queue_ends.append, start)
+        """Report the ends of queues whose messages are all before `start`, for a slave that gets the log from there on.
+
+        Without them it would give their offsets out again as master. So they are appended as soon as the log takes them.
+        """
+        idle = self._ends_wanted_from < 0
+        self._ends_wanted_from = max(self._ends_wanted_from, start)  # a log that begins earlier lacks no others
+        if idle:
+            self._nursery.start_soon(self._append_wanted_ends)
+
+    async def _append_wanted_ends(self) -> None:
+        while (start := self._ends_wanted_from) >= 0:
+            if not await self._store.queue_ends.append(start):
+                await trio.sleep(ENDS_RETRY_SECONDS)
+            elif self._ends_wanted_from == start:
+                self._ends_wanted_from = -1
 
     async def follow(self, broker_id: int, *, term: int) -> None:
         world = self.world
@@ -227,7 +245,7 @@ class ClassicNode:
         self._log.stop_leading()
         if self.service is not None:
             self._local.on_readable.remove(self.service.log_grew)
-        self.service, self.client, self._ended = None, None, None
+        self.service, self.client, self._ended, self._ends_wanted_from = None, None, None, -1
 
     async def _begin(self, run: Callable[..., Awaitable[None]]) -> None:
         """Start a role.

@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.ha.classic.epochs import Epoch, EpochList
 from ledgermq.ha.classic.files import EpochFile
 from ledgermq.ha.classic.node import StoreFollower
@@ -85,6 +86,27 @@ async def test_a_slave_knows_where_queues_go_on_of_which_it_is_sent_no_message(
     async with open_node("s", disk=disk.kill(), protocol=protocol) as promoted:
         assert promoted.store.put([message()]).queue_offsets == [300]
         assert (promoted.store.min_offset("Idle", 0), promoted.store.max_offset("Idle", 0)) == (7, 7)
+
+
+async def test_a_slave_learns_where_queues_go_on_although_the_log_took_no_event_when_it_joined(
+    autojump_clock: MockClock, open_node: OpenNode
+) -> None:
+    """The disk of the master may refuse for a while, or too few replicas be in sync before this one is."""
+    async with open_node("m") as master:
+        master.put(7, topic="Idle")
+        master.put(300)
+        master_log = master.store.log
+        assert isinstance(master_log, ClassicCommitLog)
+        master_log.refuse("it takes nothing now")
+        async with open_node("s", slave=True) as slave:
+            await slave.caught_up(master)
+            await trio.sleep(10)
+            master_log.refuse(None)
+            await trio.sleep(10)
+            await slave.caught_up(master)
+
+            assert slave.store.log.min_offset > 0
+            assert slave.store.max_offset("Idle", 0) == 7
 
 
 @pytest.mark.parametrize("protocol", DIALECTS)
