@@ -166,7 +166,7 @@ class DLedgerNode:
         self._store.drop_everything_derived()
 
     async def prepare_to_lead(self, broker_id: int, *, synchronous: bool, term: int) -> None:  # noqa: ARG002
-        """Wait until everything that earlier leaders committed is committed and derived here too.
+        """Wait until everything that earlier leaders committed, and what the group itself has appended, is derived here too.
 
         Cancellation: the next change of the group's leader cancels it.
         """
@@ -178,7 +178,7 @@ class DLedgerNode:
                 await trio.sleep(self.settings.tick_seconds)
                 continue
             ledger = self.replica.ledger
-            while ledger.committed_index < index or self._store.dispatcher.behind_bytes:
+            while ledger.committed_index < index or self._store.dispatch_behind_bytes:
                 self._store.dispatcher.catch_up()
                 await trio.sleep(self.settings.tick_seconds)
             return

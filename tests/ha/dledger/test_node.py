@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import cast
 
@@ -18,17 +19,20 @@ from ledgermq.broker.opening import open_broker
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.ha.dledger.ledger.recovery import LedgerFiles
+from ledgermq.ha.dledger.native.group_records import barrier_record
 from ledgermq.ha.dledger.node import DLedgerNode
 from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.dledger.settings import ReplicaSettings
 from ledgermq.ha.dledger.status import Leading
+from ledgermq.ha.raft.errors import Refused
 from ledgermq.ha.raft.roles import Role
-from ledgermq.ha.raft.units import PeerId
+from ledgermq.ha.raft.units import LogIndex, PeerId
 from ledgermq.message.message import IncomingMessage, Message
 from ledgermq.store.errors import LogOfOtherMode
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.history import End
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.network import Address
 
 from ...broker.modes.test_dledger import JAVA, Group, check_nodes_agree, scenario
@@ -288,6 +292,27 @@ def test_a_store_with_a_ledger_is_refused_in_the_classic_mode(how: End) -> None:
                 pass
 
     scenario(story)
+
+
+def test_a_leader_waits_for_what_its_group_appends_before_it_takes_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of the members of a new group follow the index of its first read; they were taken for a log of unknown end."""
+    read = Replica.read_index
+
+    async def then_append(replica: Replica) -> LogIndex:
+        index = await read(replica)
+        with suppress(Refused):
+            replica.propose_own(barrier_record(0))
+        return index
+
+    async def story(group: Group) -> None:
+        await group.master()
+
+    monkeypatch.setattr(Replica, "read_index", then_append)
+    with capture_logs() as logs:
+        scenario(story)
+
+    assert any(one["event"] == "role_changed" and one["new"] == "master" for one in logs)
+    assert [one for one in logs if one["event"] == "role_change_failed"] == []
 
 
 async def test_a_role_that_was_interrupted_is_taken_again_when_it_comes_back_at_once() -> None:
