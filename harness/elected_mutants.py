@@ -115,6 +115,14 @@ def _wait_for_nothing(_: Any) -> Callable[[Any], Any]:
     return call
 
 
+def _go_on_before_a_sync(_: Any) -> Callable[[Any], Any]:
+    async def become_writable(self: Any) -> None:
+        await self._derive_readable()
+        self.take_up_next_offsets()
+
+    return become_writable
+
+
 def _believe_the_last_stop(_: Any) -> Callable[[Any], bool]:
     return lambda self: self.disk.exists(f"{self.root}/abort")
 
@@ -198,6 +206,13 @@ ELECTED_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
         "drop_incomplete_record",
         _wait_for_nothing,
         found_by("broker/test_elected.py"),
+    ),
+    (
+        "elected: go on before the end of the log is synced",
+        MessageStore,
+        "become_writable",
+        _go_on_before_a_sync,
+        simulate_elected,
     ),
     ("elected: follow a master of any epoch", AuthenticatedSlave, "_take_welcome", _follow_any_epoch, HANDSHAKES),
     ("elected: serve slaves of later epochs", AuthenticatedMaster, "_judge", _serve_later_epochs, HANDSHAKES),

@@ -34,7 +34,7 @@ from ledgermq.testing.sim.disk import DiskBackup
 from ledgermq.world.address import Address
 
 from ..outcome import Outcome
-from .elected_draw import ENDS, MUTE, ORDERS, RESTORES, Blow, ElectedDraw
+from .elected_draw import ENDS, MUTE, ORDERS, RESTORES, UNSYNCED, Blow, ElectedDraw
 from .nodes import NodesRun, fabric_of, simulate
 from .operations import refused_from, stop_and_cut
 from .scene import BROKER_PORT, Node, Process, difference, tables_of
@@ -52,6 +52,8 @@ NEXT_SECONDS = 2.0
 """How long the next master is waited for that is to be ended too."""
 SETTLE_SECONDS = 0.5
 """How often an operator looks for replicas that refuse their master."""
+UNSYNCED_SECONDS_MAX = 0.3
+"""A replica whose syncs fail for longer is not in sync any more."""
 COMMIT_SECONDS = 5.0
 """A failover may lose offset commits that are at most this old, if only whole nodes fail."""
 
@@ -223,6 +225,8 @@ class ElectedRun(NodesRun[ElectedDraw]):
             self.blows[blow.kind.replace(" ", "_")] += 1
             if blow.kind == "end masters":
                 await self._end_masters(nursery, blow)
+            elif blow.kind == UNSYNCED:
+                await self._end_unsynced(nursery, blow)
             elif blow.kind in RESTORES:
                 await self._restore(nursery, blow)
             elif blow.kind in ORDERS:
@@ -364,6 +368,16 @@ class ElectedRun(NodesRun[ElectedDraw]):
                 node.machine.disk.faults.calm()
                 await nursery.start(node.process.run)
                 await trio.sleep(blow.seconds)
+
+    async def _end_unsynced(self, nursery: trio.Nursery, blow: Blow) -> None:
+        """Let the master hand over while the disks of all other brokers have failed to sync what it has sent them last."""
+        disks = [node.machine.disk for node in self.nodes if node is not self.group.master]
+        for disk in disks:
+            disk.faults.sync_error = 1.0
+        await trio.sleep(self.rng.random() * UNSYNCED_SECONDS_MAX)
+        for disk in disks:
+            disk.faults.calm()
+        await self._end_some(nursery, [self.group.master.process], End.CLEAN, blow.seconds)
 
     async def _order(self, order: str) -> None:
         """Do what an administrator may: name the next master, forget a replica, not the only one in sync, or configure."""

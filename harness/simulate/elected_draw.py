@@ -43,6 +43,10 @@ RESTORES = ("restore", "restore master")
 """Kinds of faults in which a node comes back with an older copy of its disk, in a further life of some seeds."""
 ORDERS = ("elect", "forget", "configure")
 """What administrators ask of controllers in further lives of some seeds: another master, to forget a replica, a setting."""
+UNSYNCED = "end master, unsynced others"
+"""The kind of a fault in which the master hands over to a replica whose disk has just failed to sync the end of its log."""
+UNSYNCED_SHARE = 0.4
+"""The probability with which that happens in a further life, with SYNC_FLUSH."""
 SYNC_SECONDS_FAST = 0.01
 """Where syncs take longer, more than a few of RocketMQ's shortest frames must be under way at a time: a replica syncs once for
 all that have come, and would otherwise copy less in a second than clients send."""
@@ -55,7 +59,7 @@ class Blow:
     """One fault of the group, at the end of a life."""
 
     kind: str
-    """One of `BLOWS`, `CONTROLLER_BLOWS`, `RESTORES` and `ORDERS`, or `MUTE`."""
+    """One of `BLOWS`, `CONTROLLER_BLOWS`, `RESTORES` and `ORDERS`, or `MUTE`, or `UNSYNCED`."""
     end: End = End.KILL
     """How nodes end, if the fault ends nodes."""
     seconds: float = 1.0
@@ -150,7 +154,12 @@ class ElectedDraw(NodesDraw):
         One that is forgotten has two ids until its connection ends. Fewer copies than that may answer before all see a message.
         """
         orders = (Blow.of(rng, ORDERS) for _ in range(rng.choice((0, 0, 0, 0, 0, 1, 3)) if self.copies is None else 0))
-        return attrs.evolve(self, blows=(*self.blows, *orders))
+        return attrs.evolve(self, blows=(*self.blows, *orders)).with_unsynced(rng)
+
+    def with_unsynced(self, rng: random.Random) -> ElectedDraw:
+        """The same draw, in some seeds with a master whose log is not synced to its end, which matters with SYNC_FLUSH only."""
+        unsynced = (Blow.of(rng, (UNSYNCED,)) for _ in range(self.sync_flush and rng.random() < UNSYNCED_SHARE))
+        return attrs.evolve(self, blows=(*self.blows, *unsynced))
 
     @property
     def may_lose(self) -> bool:

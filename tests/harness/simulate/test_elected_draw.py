@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.simulate.elected_draw import ALWAYS, ORDERS, RESTORES, ElectedDraw
+from harness.simulate.elected_draw import ALWAYS, ORDERS, RESTORES, UNSYNCED, ElectedDraw
 from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
 
 DRAWS = [ElectedDraw.of(seed) for seed in range(300)]
@@ -23,7 +23,8 @@ def test_every_setting_is_drawn_by_some_seeds_and_alone_by_one() -> None:
     assert any(draw.copies is not None and not draw.may_lose for draw in DRAWS)
     assert any(restores(draw) and not has_further_settings(draw) for draw in DRAWS)
     assert any(restores(draw) and draw.autoswitch for draw in DRAWS)
-    assert {blow.kind for draw in DRAWS for blow in draw.blows} >= {*ORDERS}
+    assert {blow.kind for draw in DRAWS for blow in draw.blows} >= {*ORDERS, UNSYNCED}
+    assert all(draw.sync_flush for draw in DRAWS if any(blow.kind == UNSYNCED for blow in draw.blows))
 
 
 def test_many_seeds_draw_nothing_of_what_was_added_later() -> None:
