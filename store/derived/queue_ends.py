@@ -115,6 +115,8 @@ class QueueEnds:
         return True
 
     async def append_pending(self) -> None:
-        """Append what is pending; if that fails, it stays pending."""
-        if self.pending and self.store.writability.hard_refusal is None and await self.append(self.filled_from()):
-            self.pending = False
+        """Append what is pending; if that fails, or the log begins later meanwhile, it stays pending."""
+        if self.pending and self.store.writability.hard_refusal is None:
+            offset = self.filled_from()
+            if await self.append(offset) and offset == self.filled_from():
+                self.pending = False

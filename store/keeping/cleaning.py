@@ -144,10 +144,14 @@ class Cleaner:
         if removed:
             safe = await self.mark_until(removed[-1].end)
             removed = [segment for segment in removed if segment.end <= safe]
-        await self.store.queue_ends.append_pending()
+        ends, has_ends = self.store.queue_ends, False
+        await ends.append_pending()
         if removed:
             end = removed[-1].end
-            kept = await self._keep_queue_ends(end) and await self.may_remove(end)
+            # A replica cannot append them: when it is master, it appends those that its log lacks.
+            is_replica = self.store.writability.hard_refusal is not None
+            has_ends = not is_replica and await ends.append(end)
+            kept = (is_replica or has_ends) and await self.may_remove(end)
             removed = removed if kept or deletion.reason is Reason.FORCED else []
         if removed:
             await self.before_removal(removed[-1].end)
@@ -166,21 +170,11 @@ class Cleaner:
                     log.info("segment_deleted", path=segment.path, reason=deletion.reason.value if deletion.reason else "")
         finally:  # the log may begin later although the disk failed
             if removed:
+                ends.pending |= not has_ends  # a replica may have become master meanwhile, when its log still had them
                 await self._follow_log()
                 if self.readers is not None and deletion.reason is not Reason.CONSUMED:
                     await self.readers.note_lost(begins, forced=deletion.reason is Reason.FORCED)
         self._mark_disk(self.store.disk_ratio(), rules, unread)
-
-    async def _keep_queue_ends(self, low: int) -> bool:
-        """Append the next offsets of queues whose messages before `low` are about to be deleted; returns False if that failed.
-
-        A replica cannot append them and need not: its master does.
-        """
-        ends = self.store.queue_ends
-        if self.store.writability.hard_refusal is not None or await ends.append(low):
-            return True
-        ends.pending = True
-        return False
 
     def _ages(self) -> list[FileAge]:
         disk = self.store.world.disk

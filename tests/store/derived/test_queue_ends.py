@@ -250,3 +250,24 @@ async def test_an_event_that_makes_no_sense_moves_no_queue(autojump_clock: trio.
 
         assert "control_record_unreadable" in [event["event"] for event in events]
         assert store.queues.table == {}
+
+
+async def test_ends_stay_pending_if_the_log_begins_later_when_they_are_appended() -> None:
+    """What was removed meanwhile may have held the end of another queue."""
+    async with opened(SimDisk()) as store:
+        put(store, 1, 1)
+        begins, ends = [1], store.queue_ends
+
+        async def remove_meanwhile(_offset: int) -> None:
+            await trio.lowlevel.checkpoint()
+            begins[0] = store.log.max_offset
+
+        ends.filled_from, ends.pending = lambda: begins[0], True
+        ends.restate.append(remove_meanwhile)
+        await ends.append_pending()
+        assert ends.pending
+
+        ends.restate.clear()
+        await ends.append_pending()
+        assert not ends.pending
+        assert ends.missing([("TopicTest", 1)], begins[0]) == []

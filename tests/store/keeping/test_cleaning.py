@@ -53,6 +53,29 @@ async def test_files_that_are_deleted_early_are_logged_as_a_warning(tmp_path: Pa
         assert 0.85 < events[0]["used_ratio"] < 0.95
 
 
+async def test_what_a_replica_removes_while_it_becomes_master_is_reported_once_it_leads(tmp_path: Path) -> None:
+    """Else the log would not say where queues go on that have no message in it any more."""
+    async with small_store(tmp_path, disk=SimDisk(), file_reserved_time=0) as store:
+        store.put([incoming(topic="Idle"), *(incoming(b"x" * 1500) for _ in range(8))])
+        await _derive_flushed(store)
+        assert store.cleaner is not None
+
+        async def lead_meanwhile(_end: int) -> bool:
+            await store.become_writable()
+            store.writability.role_refusal = None
+            await store.queue_ends.append_pending()
+            return True
+
+        store.writability.role_refusal = "it is a replica"
+        store.cleaner.may_remove = lead_meanwhile
+        await store.cleaner.delete_expired()
+        assert store.log.min_offset > 0
+
+        await store.queue_ends.append_pending()
+
+        assert store.queue_ends.missing([("Idle", 1)], store.log.min_offset) == []
+
+
 async def test_files_expire_on_a_disk_without_a_free_byte(tmp_path: Path) -> None:
     """What has to be written before a file may go finds room."""
     disk = SimDisk()
