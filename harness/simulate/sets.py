@@ -168,6 +168,8 @@ class SetScene(ElectingScene):
     """When each node last lost what it had not synced, or everything since a copy of its disk was made."""
     _set_since: float = -inf
     """When a controller first knew the newest set."""
+    _leads_since: tuple[int, float] = (0, inf)
+    """The newest term in which an elected node was seen to lead, and when it was first seen."""
 
     @property
     def leading_controller(self) -> Process[Controller] | None:
@@ -186,6 +188,8 @@ class SetScene(ElectingScene):
         """Look at all nodes."""
         self.ask_controllers()
         self.watch.look(self.nodes)
+        if self._leads_since[0] != self.watch.known.term and self.find_leader() is not None:
+            self._leads_since = self.watch.known.term, trio.current_time()
 
     def ask_controllers(self) -> None:
         """Take note of the newest set that a controller knows."""
@@ -230,7 +234,8 @@ class SetScene(ElectingScene):
         changed meanwhile may have had other members.
 
         Where fewer copies acknowledge than there may be members, a deposed master acknowledges until the replicas that report
-        to it have heard of the election, too. What its successor lacks of that may be lost like what was acknowledged before.
+        to it have heard of the election, too, which is before its successor leads. What that lacks of it may be lost like what
+        was acknowledged before; what it has is waited for like all the rest of its log, before it leads.
         """
         if not put.acknowledged:
             return None
@@ -249,7 +254,12 @@ class SetScene(ElectingScene):
             )
         if watch.may_lose and watch.known.master in missing:
             put.acknowledged = False
-        elif self._set_since < put.sent_at and len(members - missing) < copies:
+        elif (
+            self._set_since < put.sent_at
+            and self._leads_since[0] == watch.known.term
+            and self._leads_since[1] < put.sent_at
+            and len(members - missing) < copies
+        ):
             watch.found(
                 f"{place}, which needs {copies} copies in the set, whose {', '.join(sorted(members & missing))} lack it"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import inf
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import Mock
@@ -88,9 +89,10 @@ def _log_of(sent: bytes, disk: SimDisk | None = None) -> LocalCommitLog:
     return log
 
 
-def _judged(put: Put, *, copies: int | None, holders: str, members: str, master: str) -> list[str]:
+def _judged(put: Put, *, copies: int | None, holders: str, members: str, master: str, leads_since: float = -inf) -> list[str]:
     """What is found when the message is acknowledged that these of the replicas a, b and c hold."""
     scene = _scene(copies)
+    scene._leads_since = 1, leads_since  # pyright: ignore[reportPrivateUsage]
     addresses = {name: str(node.address) for name, node in zip("abc", scene.nodes, strict=True)}
     for name, node in zip("abc", scene.nodes, strict=True):
         if name in holders:
@@ -144,6 +146,14 @@ async def test_a_copy_outside_the_set_does_not_count() -> None:
 
     assert len(found) == 1
     assert "needs 2 copies in the set" in found[0]
+
+
+async def test_copies_that_a_deposed_master_counts_are_of_its_own_set_until_the_elected_one_leads() -> None:
+    """The elected master has the message and waits for its whole log before it leads (seed 73)."""
+    put = _acknowledged()
+
+    assert _judged(put, copies=2, holders="ac", members="ab", master="a", leads_since=put.sent_at) == []
+    assert put.acknowledged
 
 
 @pytest.mark.parametrize("sent_later", [0.0, 1.0])
