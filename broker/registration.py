@@ -79,6 +79,8 @@ class _Link:
     """Set after the first attempt, whether it succeeded or not."""
     is_registered: bool = False
     channel: Channel | None = None
+    patience: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """The attempt to connect that goes on, or the pause before the next one."""
     _progress: trio.Event = attrs.field(factory=trio.Event)
 
     def registered(self, changes: int, *, accepted: bool) -> None:
@@ -212,10 +214,11 @@ class Registration:
             await trio.sleep(NOTICED_SECONDS)
 
     def register_again(self) -> None:
-        """Register in full with every name server now."""
+        """Register in full with every name server now; what may take long, because one was lost, begins anew."""
         for link in self._links:
             link.asked_again = True
             link.wake.set()
+            link.patience.cancel()
 
     @property
     def registered_with(self) -> list[Address]:
@@ -253,7 +256,8 @@ class Registration:
                 log.warning("name_server_lost", address=str(link.address), reason=reason)
                 logged = True
             link.tried.set()
-            await trio.sleep(pause)
+            with trio.move_on_after(pause) as link.patience:
+                await trio.sleep_forever()
             pause = min(pause * 2, self.period_seconds)
 
     @property
@@ -262,13 +266,16 @@ class Registration:
 
     async def _serve(self, link: _Link, nursery: trio.Nursery) -> None:
         """Stay registered over one connection; raise the error that ends the connection."""
-        channel = link.channel = await open_channel(
-            link.address,
-            network=self.network,
-            nursery=nursery,
-            on_close=lambda _: link.wake.set(),
-            connect_seconds=CONNECT_SECONDS,
-        )
+        channel: Channel | None = None
+        while channel is None:
+            with trio.CancelScope() as link.patience:
+                channel = link.channel = await open_channel(
+                    link.address,
+                    network=self.network,
+                    nursery=nursery,
+                    on_close=lambda _: link.wake.set(),
+                    connect_seconds=CONNECT_SECONDS,
+                )
         while True:
             changes = link.changes
             link.changed.clear()

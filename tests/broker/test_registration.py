@@ -246,6 +246,27 @@ async def test_a_name_server_that_comes_back_gets_the_whole_registration(
         again.scope.cancel()
 
 
+async def test_a_new_role_is_registered_with_a_lost_name_server_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a long outage the pauses take half a minute, and clients would not find an elected master for as long."""
+    monkeypatch.setattr(registration, "FIRST_PAUSE_SECONDS", 3600)
+    register, again = Register(), Register()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(register.serve)
+        async with open_desk(tmp_path, namesrv_addr=register.address) as desk:
+            register.scope.cancel()
+            await register.gone.wait()
+            await nursery.start(again.serve, register.port)
+
+            with trio.fail_after(60):
+                while not again.requests:
+                    desk.broker.registration.register_again()
+                    await trio.sleep(0.01)
+                await again.requests_received(1)
+        again.scope.cancel()
+
+
 async def test_a_dead_name_server_delays_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The living one is registered with while the other is tried in vain; neither start nor stop waits as long as it may."""
     monkeypatch.setattr(registration, "START_SECONDS", 3600)
