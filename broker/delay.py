@@ -28,6 +28,7 @@ from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, SEND_NUMBER, 
 from ..remoting.errors import RequestRefused
 from ..store.config import SCHEDULE_TOPIC
 from ..store.derived.dispatch import Derivable
+from ..store.errors import UnreadableLog
 from ..store.message_store import MessageStore
 from ..store.statuses import PutStatus
 from ..world.clock import Clock
@@ -341,8 +342,11 @@ class DelayDelivery:
 
     def _sound_record(self, physical_offset: int, size: int) -> memoryview | None:
         """A record of the log; None if it is damaged or has expired. The copy of a damaged one would have a valid CRC."""
-        record = self.store.log.record(physical_offset, size)
-        return record if record is not None and self.store.is_sound(physical_offset, record) else None
+        try:
+            record = self.store.log.read(physical_offset, size)
+        except UnreadableLog:
+            return None
+        return record if len(record) == size and self.store.is_sound(physical_offset, record) else None
 
     def _waits_for_copy(self, level: _Level, physical_offset: int) -> bool:
         """Ask for another node's copy of a damaged record; return whether the level waits for it."""

@@ -11,6 +11,9 @@ from .derived.dispatch import Dispatcher
 from .derived.index import IndexFiles
 from .log.commitlog import CommitLog
 
+DAMAGED_MAX = 1000
+"""How many damaged records are remembered; further ones are reported, and found again by the next read."""
+
 
 @attrs.define(eq=False, kw_only=True)
 class StoreParts:
@@ -31,6 +34,11 @@ class StoreParts:
     file_ends: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
     """The first queue offset for which each queue has no file yet; queues that were not put to since they lost a file are
     absent."""
+
+    def note_damaged(self, physical_offset: int) -> None:
+        """Remember a record that is damaged or that the disk does not give, unless there are very many already."""
+        if len(self.damaged) < DAMAGED_MAX:
+            self.damaged.add(physical_offset)
 
     def disk_ratio(self) -> float:
         """Used share of the commit log's file system, 0..1."""

@@ -13,10 +13,16 @@ from ..message.layout import Check, check_record, span_of, topic_of
 from ..world.events import get_logger
 from .derived.consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, Unit
 from .derived.index import IndexSearch
+from .errors import UnreadableLog
 from .parts import StoreParts
 from .statuses import GetStatus
 
 log = get_logger(__name__)
+
+READ_AHEAD_BYTES = 64 * 1024
+"""How much behind a record of an older file is read with it; it is often the next record of the queue, too."""
+RECORD_BYTES_MAX = 16 * 1024 * 1024
+"""The largest record that is read by its position: a larger one does not fit the frame of an answer."""
 
 
 @attrs.define(eq=False)
@@ -98,7 +104,7 @@ class ReadSide(StoreParts):
         config, slices = self.config, result.slices
         log_end = self.log.max_offset
         memory = config.memory_bytes * config.access_message_in_memory_max_ratio // 100
-        in_memory_from = log_end - memory
+        in_memory_from, mapped_from = log_end - memory, log_end - config.mapped_file_size_commit_log
         of_memory = (
             min(max_messages, config.max_transfer_count_on_message_in_memory),
             min(max_bytes, config.max_transfer_bytes_on_message_in_memory),
@@ -109,7 +115,7 @@ class ReadSide(StoreParts):
         )
         size_sum, visited, physical_offset = 0, 0, log_end
         start, known, raw_log = 0, 0, memoryview(b"")  # the log from where it was looked up last
-        removed, damaged = False, self.damaged
+        removed, damaged, is_damaged = False, self.damaged, False
         for physical_offset, size, code in UNIT.codec.iter_unpack(raw):
             if slices:
                 count_max, bytes_max = of_memory if physical_offset >= in_memory_from else of_disk
@@ -118,9 +124,21 @@ class ReadSide(StoreParts):
             visited += 1
             if tags is not None and code not in tags:
                 continue
+            if damaged and physical_offset in damaged:
+                is_damaged = True
+                break
             at = physical_offset - start
             if at < 0 or at + size > known:
-                raw_log = self.log.slice_from(physical_offset, config.mapped_file_size_commit_log)
+                try:
+                    if physical_offset >= mapped_from:
+                        raw_log = self.log.slice_from(physical_offset, config.mapped_file_size_commit_log)
+                    else:
+                        raw_log = self.log.read(physical_offset, size, READ_AHEAD_BYTES)
+                except UnreadableLog as error:
+                    log.error("log_not_readable", path=error.filename, physical_offset=error.offset, reason=str(error))
+                    self.note_damaged(physical_offset)
+                    is_damaged = True
+                    break
                 start, at, known = physical_offset, 0, len(raw_log)
                 if size > known:
                     removed = True
@@ -134,14 +152,13 @@ class ReadSide(StoreParts):
                             size=size,
                         )
                     continue
-            if damaged and physical_offset in damaged:
-                visited -= 1
-                if not visited:
-                    result.status = GetStatus.MESSAGE_DAMAGED
-                    return result
-                break
             slices.append(raw_log[at : at + size])
             size_sum += size
+        if is_damaged:
+            visited -= 1
+            if not visited:
+                result.status = GetStatus.MESSAGE_DAMAGED
+                return result
         result.size = size_sum
         result.next_offset += visited
         result.suggest_slave = log_end - physical_offset > memory
@@ -182,10 +199,11 @@ class ReadSide(StoreParts):
         return list(UNIT.codec.iter_unpack(queue.units(offset, count)))
 
     def message_at(self, physical_offset: int) -> memoryview | None:
-        """The record at a physical offset, or None if there is none."""
+        """The record at a physical offset, or None if there is none; raises UnreadableLog."""
         if not self.log.min_offset <= physical_offset < self.log.readable_offset:
             return None
-        view = self.log.slice_from(physical_offset, self.config.mapped_file_size_commit_log)
+        size = int.from_bytes(self.log.read(physical_offset, 4), "big")
+        view = self.log.read(physical_offset, min(size, RECORD_BYTES_MAX))
         span = span_of(view, 0, len(view))
         # An offset that a client made up may point into a body that looks like a record.
         if span is None or span.physical_offset != physical_offset:
@@ -201,13 +219,18 @@ class ReadSide(StoreParts):
         return physical_offset not in self.damaged and check_record(record, 0, len(record))[0] is Check.RECORD
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """When a message was stored, ms; -1 if it is not there."""
-        unit = self.unit(topic, queue_id, offset)
-        return self._store_time_at(unit[0], unit[1]) if unit else -1
+        """When a message was stored, ms; -1 if it is not there or the disk does not give it."""
+        try:
+            return self._store_time(topic, queue_id, offset)
+        except UnreadableLog:
+            return -1
 
-    def _store_time_at(self, physical_offset: int, size: int) -> int:
-        view = self.log.record(physical_offset, size)
-        span = span_of(view, 0, len(view)) if view is not None else None
+    def _store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        unit = self.unit(topic, queue_id, offset)
+        if unit is None:
+            return -1
+        view = self.log.read(*unit[:2])
+        span = span_of(view, 0, len(view))
         return span.store_timestamp if span else -1
 
     def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
@@ -223,6 +246,9 @@ class ReadSide(StoreParts):
         Returns:
             The first message stored at or after `timestamp` (after all: the max offset); with `upper` the last one stored at
             or before it (before all: 0).
+
+        Raises:
+            UnreadableLog: the disk does not give a message whose time decides.
         """
         queue = self.queues.table.get((topic, queue_id))
         if queue is None:
@@ -231,7 +257,7 @@ class ReadSide(StoreParts):
         limit = timestamp + 1 if upper else timestamp
         while low < high:
             middle = (low + high) // 2
-            if self.store_time(topic, queue_id, middle) < limit:
+            if self._store_time(topic, queue_id, middle) < limit:
                 low = middle + 1
             else:
                 high = middle

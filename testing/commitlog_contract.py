@@ -186,6 +186,11 @@ async def slices_hold_the_raw_bytes(case: LogUnderTest) -> None:
             assert len(part) == len(record)
             assert decode_record(part).physical_offset == offset
             assert offset + len(log.slice_from(offset, 1 << 30)) <= log.segment_end(offset)
+            read = log.read(offset, len(record), 1 << 30)
+            assert read[: len(record)] == part
+            assert offset + len(read) <= log.segment_end(offset)
+        for beyond in (0, 1, 100):
+            assert len(log.read(log.max_offset + beyond, 100)) == 0
 
 
 async def too_large_is_refused_whole(case: LogUnderTest) -> None:

@@ -25,6 +25,7 @@ from typing import Protocol
 import attrs
 
 _ZEROS = bytes(1 << 20)
+_MADV_POPULATE_READ = 22
 
 _FALLOC_FL_KEEP_SIZE = 1  # of linux/falloc.h
 # Not os.posix_fallocate: where a file system cannot reserve, that one writes a byte to every block instead.
@@ -193,6 +194,22 @@ class Disk(Protocol):
             OSError: the disk refused; some network file systems lock no directory.
         """
         ...
+
+
+def is_given(view: memoryview, position: int, size: int) -> bool:
+    """Read a part of a map into memory, and return whether the disk gives it; False also where that cannot be said.
+
+    Looking at a part that the disk does not give ends the process with SIGBUS.
+    """
+    mapped = view.obj
+    if not isinstance(mapped, mmap.mmap) or sys.platform != "linux":
+        return False
+    start = position - position % mmap.PAGESIZE
+    try:
+        mapped.madvise(_MADV_POPULATE_READ, start, position + size - start)
+    except OSError:  # also that of a Linux before 5.14, which does not know it
+        return False
+    return True
 
 
 @attrs.define(eq=False)

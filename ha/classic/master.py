@@ -16,7 +16,9 @@ from trio.abc import Listener
 
 from ...message.checksum import crc32
 from ...store.log.commitlog import CommitLog
+from ...store.offline import LogFile
 from ...world.clock import Clock
+from ...world.disk import Disk
 from ...world.events import get_logger
 from ...world.network import Address, Network, Stream, closing
 from ...world.randomness import Randomness
@@ -55,7 +57,8 @@ FRAMES_TOGETHER = 16
 AT_ONCE_BYTES_MAX = 256 * 1024
 """Up to this size a put is sent in its own turn. It exceeds one receive of a producer; more may not fit into the socket."""
 COLD_BYTES = 1024 * 1024 * 1024
-"""Bytes for a slave that is further behind may have left the page cache, so a worker thread reads them first."""
+"""Bytes for a slave that is further behind may have left the page cache, so a worker thread reads them, and not from a map: one
+of a sector that the disk does not give would end the process."""
 
 
 @attrs.frozen
@@ -98,6 +101,7 @@ class HAConnection:
     """The rest of a frame that was sent only in part; the writer sends it."""
     _parked: bool = False
     """Whether the writer has sent everything and waits for more."""
+    _file: LogFile | None = None
 
     async def run(self) -> None:
         """Serve until either side closes the connection."""
@@ -163,6 +167,9 @@ class HAConnection:
         except HaError as error:
             self.refused(error)
             self.scope.cancel()
+        except OSError as error:
+            log.error("ha_log_not_readable", remote=str(self.remote), physical_offset=self.core.next_offset, reason=str(error))
+            self.scope.cancel()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.scope.cancel()
 
@@ -176,8 +183,10 @@ class HAConnection:
                 await stream.send_all(beat)
             return False
         crc = 0
-        if core.checksummed or service.log.max_offset - core.next_offset > COLD_BYTES:
-            crc = await self._checksum(body)
+        if service.log.max_offset - core.next_offset > COLD_BYTES:
+            body, crc = await service.workers.run(_read_cold, self._file_at(core.next_offset), core.next_offset, len(body))
+        elif core.checksummed:
+            crc = crc32(body)
         header = core.frame(len(body), crc, service.clock.monotonic())
         service.sent_end = max(service.sent_end, core.next_offset)
         parts: list[bytes | memoryview] = [header, body]
@@ -208,11 +217,19 @@ class HAConnection:
         self._rest = frame[self.stream.send_now(frame) :]
         return len(body) == size and not self._rest
 
-    async def _checksum(self, body: memoryview) -> int:
-        """CRC-32 of `body`; a worker thread computes it if the bytes may have left the page cache."""
-        if self.service.log.max_offset - self.core.next_offset > COLD_BYTES:
-            return await self.service.workers.run(crc32, body)
-        return crc32(body)
+    def _file_at(self, offset: int) -> LogFile:
+        """The file of the log that has a physical offset; the last one is remembered."""
+        file = self._file
+        if file is None or not file.start <= offset < file.start + file.size:
+            found = next(each for each in self.service.log.files() if each.start <= offset < each.start + each.size)
+            file = self._file = LogFile(self.service.disk, found.path, found.start, found.size)
+        return file
+
+
+def _read_cold(file: LogFile, offset: int, size: int) -> tuple[memoryview, int]:
+    """Read bytes that may have left the page cache, and their CRC-32; blocks, and raises as `LogFile.read`."""
+    body = memoryview(file.read(offset - file.start, size))
+    return body, crc32(body)
 
 
 @attrs.define(eq=False, repr=False)
@@ -220,6 +237,7 @@ class HAService:
     """All slaves of one master."""
 
     log: CommitLog
+    disk: Disk
     network: Network
     clock: Clock
     workers: Workers

@@ -187,6 +187,7 @@ class ClassicNode:
         log.lead(settings, self._acknowledgements(settings))
         self.service = service = HAService(
             log,
+            world.disk,
             world.network,
             world.clock,
             world.workers,

@@ -136,6 +136,9 @@ class DLedgerCommitLog:
         at = offset - segment.start
         return segment.view[at : min(segment.wrote, at + size_max)]
 
+    def read(self, offset: int, size: int, more: int = 0) -> memoryview:
+        return self.replica.ledger.data.read(offset, size, more)
+
     def segment_end(self, offset: int) -> int:
         size = self.replica.ledger.data.segment_size
         return offset - offset % size + size

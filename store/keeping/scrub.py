@@ -24,8 +24,6 @@ log = get_logger(__name__)
 
 PASS_SECONDS_MIN = 24 * 3600.0
 """The shortest time from the beginning of a pass to that of the next one."""
-DAMAGED_MAX = 1000
-"""How many damaged records are remembered; further ones are reported, and found again by the next pass."""
 
 PAUSE_SECONDS_MAX = 3600.0
 """The longest time after which a damaged record that nothing replaces is read again."""
@@ -164,8 +162,7 @@ class Scrubber:
             self.found += 1
             is_mended = self.mend(offset)
             log.error("damaged_record_found", path=path, physical_offset=offset, replaced_by_copy=is_mended)
-            if len(damaged) < DAMAGED_MAX:
-                damaged.add(offset)
+            self.store.note_damaged(offset)
 
     async def look_again(self) -> None:
         """Serve records again that are sound now, and those that have expired need nothing; ask for copies of the others.

@@ -111,6 +111,20 @@ class LogRecords(Protocol):
         """At most `size_max` appended bytes of one segment, from `offset` on; empty if there are none."""
         ...
 
+    def read(self, offset: int, size: int, more: int = 0) -> memoryview:
+        """Return `size` appended bytes of one segment, from `offset` on, or as many as there are.
+
+        They are in memory when this returns. What may have left the page cache is read with this instead of `slice_from`,
+        because a look at a sector that the disk does not give ends the process. It must be called on the event loop.
+
+        Args:
+            more: how many bytes behind them are wanted, too, as far as the disk gives them.
+
+        Raises:
+            UnreadableLog: the disk does not give one of the `size` bytes.
+        """
+        ...
+
     def records(self, start: int, end: int) -> Iterator[tuple[int, DerivedParts | None]]:
         """Walk over [start, end): yields the position behind each whole record and what queues and index need of it.
 

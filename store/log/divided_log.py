@@ -73,6 +73,9 @@ class DividedCommitLog(WrappingCommitLog[CommitLog]):
     def slice_from(self, offset: int, size_max: int) -> memoryview:
         return self._span(offset).slice_from(offset, size_max)
 
+    def read(self, offset: int, size: int, more: int = 0) -> memoryview:
+        return self._span(offset).read(offset, size, more)
+
     def segment_end(self, offset: int) -> int:
         return self._span(offset).segment_end(offset)
 

@@ -307,6 +307,9 @@ class LocalCommitLog:
         at = offset - segment.start
         return segment.view[at : min(segment.wrote, at + size_max)]
 
+    def read(self, offset: int, size: int, more: int = 0) -> memoryview:
+        return self.segments.read(offset, size, more)
+
     def segment_end(self, offset: int) -> int:
         return offset - offset % self.segments.segment_size + self.segments.segment_size
 

@@ -7,6 +7,7 @@ Invariant: `start <= offset < start + size` finds a byte's file; files are conse
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -14,9 +15,9 @@ import attrs
 
 from ...message.fields import Buffer
 from ...message.numbers import is_digits
-from ...world.disk import Disk, DiskFile
+from ...world.disk import Disk, DiskFile, is_given
 from ...world.files import copy_sparse
-from ..errors import LinkInStore, WrongSegmentSize
+from ..errors import LinkInStore, UnreadableLog, WrongSegmentSize
 from .queue_files import OpenFiles, QueueFile
 
 NAME_DIGITS = 20
@@ -216,6 +217,27 @@ class Segments:
             return None
         index = (offset - self.files[0].start) // self.segment_size
         return self.files[index] if 0 <= index < len(self.files) else None
+
+    def read(self, offset: int, size: int, more: int = 0) -> memoryview:
+        """Written bytes of one file; see `CommitLog.read`."""
+        segment = self.find(offset)
+        if segment is None:
+            return memoryview(b"")
+        at = offset - segment.start
+        rest = max(0, segment.wrote - at)
+        needed, wanted = min(size, rest), min(size + more, rest)
+        if is_given(segment.view, at, wanted):
+            return segment.view[at : at + wanted]
+        content, reason = b"", OSError(errno.EIO, "the file ends before it")
+        while len(content) < needed:
+            try:
+                piece = segment.file.read(at + len(content), wanted - len(content))
+            except OSError as error:
+                piece, reason = b"", error
+            if not piece:
+                raise UnreadableLog(segment.path, offset + len(content), reason) from reason
+            content = content + piece if content else piece
+        return memoryview(content)
 
     def create(self, start: int) -> Segment:
         """Create the file that begins at `start`, a multiple of the segment size behind the last one, or take the prepared one.

@@ -88,6 +88,9 @@ class WrappingCommitLog(Generic[Inner]):
     def slice_from(self, offset: int, size_max: int) -> memoryview:
         return self.inner.slice_from(offset, size_max)
 
+    def read(self, offset: int, size: int, more: int = 0) -> memoryview:
+        return self.inner.read(offset, size, more)
+
     def records(self, start: int, end: int) -> Iterator[tuple[int, DerivedParts | None]]:
         return self.inner.records(start, end)
 

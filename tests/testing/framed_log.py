@@ -153,6 +153,9 @@ class FramedLog:
         stop = min(self.medium.end - start, self.medium.segment_size, offset - start + size_max)
         return memoryview(bytes(segment[offset - start : stop]))
 
+    def read(self, offset: int, size: int, more: int = 0) -> memoryview:
+        return self.slice_from(offset, size)
+
     def segment_end(self, offset: int) -> int:
         return offset - offset % self.medium.segment_size + self.medium.segment_size
 
