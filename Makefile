@@ -18,35 +18,51 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo docs test orders check interop sim sim-slow check-model fuzz edge stages full bench clean
 
+# Bytecode is made when a module is imported: few of all these are, and making it of all takes as long as unpacking them.
+export PIP_COMPILE := 0
+
 # Spark is published as sources, from which pip builds a package of 490 MB and unpacks it at once: compressing it would take longer
-# than all the rest. The environment has `ledgermq` already, so naming an extra of it builds nothing else. Bytecode is made when a
-# module is imported: few of all these are, and making it of all takes as long as unpacking them.
-SPARK_OPTIONS := --no-compile --config-settings=--build-option=--compression=stored
+# than all the rest. The option goes to whatever is built, so `ledgermq` itself is installed without it.
+SPARK_OPTIONS := --config-settings=--build-option=--compression=stored
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.venv/created:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/ledgermq: pyproject.toml native/_native.pyx | .venv/created
+	$(INSTALL) --no-deps --editable .
+	touch $@
 
 # What the broker alone needs: a message goes round seconds after `make demo`.
-.venv/ready-to-run: pyproject.toml native/_native.pyx
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+.venv/ready-to-run: .venv/ledgermq
+	$(INSTALL) ledgermq
 	touch $@
 
 .venv/ready-for-spark: .venv/ready-to-run
 	$(BIN)/python -m pip install --progress-bar on --disable-pip-version-check $(SPARK_OPTIONS) 'ledgermq[spark]'
 	touch $@
 
-.venv/ready: .venv/ready-to-run
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(SPARK_OPTIONS) 'ledgermq[test]'
+.venv/test-packages: pyproject.toml | .venv/created
+	$(BIN)/python harness/requirements.py test > .venv/requirements.txt
+	$(INSTALL) $(SPARK_OPTIONS) --requirement .venv/requirements.txt
+	touch $@
+
+# One processor compiles `ledgermq` while the other unpacks what the tests need.
+.venv/ready: pyproject.toml native/_native.pyx
+	$(MAKE) --no-print-directory --jobs=2 .venv/ledgermq .venv/test-packages
 	touch $@
 
 .venv/ready-to-check: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[check]'
+	$(INSTALL) --editable '.[check]'
 	touch $@
 
 .venv/ready-to-fuzz: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(INSTALL) --editable '.[fuzz]'
 	touch $@
 
 .venv/ready-for-docs: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	touch $@
 
 demo: .venv/ready-to-run  ## a message goes round; then a job on Spark over the topic, with a table, a plot and Parquet files
