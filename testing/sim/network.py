@@ -256,7 +256,10 @@ class SimStream(Stream):
         given_up = self.outgoing.given_up_at()
         deadlines = [time for time in (until, given_up) if time is not None]
         changed = direction.changed
-        with trio.move_on_at(min(deadlines)) if deadlines else trio.CancelScope():
+        if deadlines:
+            with trio.move_on_at(min(deadlines)):
+                await changed.wait()
+        else:  # a scope that never ends the wait would cost as much as the wait
             await changed.wait()
         self._check()
 
