@@ -43,9 +43,9 @@ RESTORES = ("restore", "restore master")
 """Kinds of faults in which a node comes back with an older copy of its disk, in a further life of some seeds."""
 ORDERS = ("elect", "forget", "configure")
 """What administrators ask of controllers in further lives of some seeds: another master, to forget a replica, a setting."""
-UNSYNCED = "end master, unsynced others"
+UNSYNCED = "end master, unsynced other"
 """The kind of a fault in which the master hands over to a replica whose disk has just failed to sync the end of its log."""
-UNSYNCED_SHARE = 0.4
+UNSYNCED_SHARE = 0.5
 """The probability with which that happens in a further life, with SYNC_FLUSH."""
 SYNC_SECONDS_FAST = 0.01
 """Where syncs take longer, more than a few of RocketMQ's shortest frames must be under way at a time: a replica syncs once for
