@@ -22,7 +22,7 @@ from ledgermq.testing.sim.network import SimFabric
 from ledgermq.testing.sim.scheduler import seeded_run
 from ledgermq.testing.sim.world import Machine
 
-SEEDS = range(10)
+SEEDS = range(20)
 CHANGES = 60
 QUEUES = 3
 ROLES = (Role.MASTER, Role.MASTER, Role.READ_ONLY, Role.SLAVE)
