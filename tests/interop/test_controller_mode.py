@@ -111,6 +111,15 @@ async def all_in_sync(controller: str, count: int) -> None:
                 await trio.sleep(0.2)
 
 
+async def has_topic(member: Member) -> None:
+    """Wait until a replica has the topic: Apache's ask for tables every few seconds, and would create it with fewer queues."""
+    with trio.fail_after(SECONDS):
+        async with connected(Address.parse(member.address), network=real_world().network) as channel:
+            topics = RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)
+            while TOPIC.encode() not in (await channel.call(topics, 5)).body:  # noqa: ASYNC110 - a table of another process
+                await trio.sleep(0.2)
+
+
 def epochs_at(root: Path) -> list[tuple[int, int]]:
     return [(entry.number, entry.start) for entry in EpochFile(RealDisk(), str(root)).load()]
 
@@ -158,6 +167,7 @@ async def test_brokers_of_both_makes_take_over_from_each_other(tmp_path: Path, m
         theirs = await start_elected(group, controller, number=1)
         await becomes_equal(admin, ours, theirs, seconds=SECONDS)
         await all_in_sync(controller, 2)
+        await has_topic(theirs)
 
         for lost, next_master in ((ours, theirs), (theirs, ours)):
             lost.kill()
