@@ -6,7 +6,6 @@ are RocketMQ's: `commitlog/`, `consumequeue/TOPIC/QUEUE/`. A `Look` decodes how 
 
 from __future__ import annotations
 
-import errno
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -24,6 +23,7 @@ from ..world.files import PIECE_BYTES
 from .checkpoint import Checkpoint
 from .derived.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from .errors import UnfinishedCopy, UnreadableLog
+from .log.reading import read_part
 from .names import queue_fault
 from .recovery_mark import RecoveryMark
 
@@ -94,14 +94,9 @@ class LogFile:
                 raise
             return bytes(self.held[position : position + size])
         try:
-            content, reason = file.read(position, size), OSError(errno.EIO, "the file ends before it")
-        except OSError as error:
-            content, reason = b"", error
+            return read_part(file, self.path, position, size, self.start + position)
         finally:
             file.close()
-        if not content:
-            raise UnreadableLog(self.path, self.start + position, reason) from reason
-        return content
 
 
 @attrs.define(eq=False)

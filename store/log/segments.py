@@ -7,7 +7,6 @@ Invariant: `start <= offset < start + size` finds a byte's file; files are conse
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -17,8 +16,9 @@ from ...message.fields import Buffer
 from ...message.numbers import is_digits
 from ...world.disk import Disk, DiskFile, is_given
 from ...world.files import copy_sparse
-from ..errors import LinkInStore, UnreadableLog, WrongSegmentSize
+from ..errors import LinkInStore, WrongSegmentSize
 from .queue_files import OpenFiles, QueueFile
+from .reading import read_part
 
 NAME_DIGITS = 20
 
@@ -228,14 +228,9 @@ class Segments:
         needed, wanted = min(size, rest), min(size + more, rest)
         if is_given(segment.view, at, wanted):
             return segment.view[at : at + wanted]
-        content, reason = b"", OSError(errno.EIO, "the file ends before it")
-        while len(content) < needed:
-            try:
-                piece = segment.file.read(at + len(content), wanted - len(content))
-            except OSError as error:
-                piece, reason = b"", error
-            if not piece:
-                raise UnreadableLog(segment.path, offset + len(content), reason) from reason
+        content = b""
+        while (have := len(content)) < needed:
+            piece = read_part(segment.file, segment.path, at + have, wanted - have, offset + have)
             content = content + piece if content else piece
         return memoryview(content)
 
