@@ -31,6 +31,7 @@ from .live_config import LiveConfig
 from .modes.mode import Mode, mode_of
 from .monitoring import monitoring_of
 from .role import LiveRole
+from .role_change import tell_store
 from .services import services_of
 from .stats import Stats
 from .storage import world_of_store
@@ -122,7 +123,7 @@ def _assemble(
     now_ms = world.clock.wall_ms
     persistence = Persistence(store.world.disk, world.workers, f"{config.store_path_root_dir}/config")
     role = LiveRole(mode.first_role, world.clock)
-    store.writability.role_refusal, store.is_replica = role.refusal, role.is_replica
+    tell_store(store, role)
     broker = Broker(
         live_config=LiveConfig(config),
         world=world,

@@ -1,9 +1,8 @@
-"""The role of a broker, which may change while it runs, and the order in which everything that depends on it is updated.
+"""The role of a broker, which may change while it runs, and the rules by which it changes.
 
 Invariant: puts are accepted only while the role is `MASTER`, which it becomes after the log has been settled and everything
 that is derived from it has been rebuilt. What a change consists of is in `role_change.py`, from top to bottom; a later change
-cancels an unfinished one, and begins at its top.
-Only the start of a broker reads the role from its configuration.
+cancels an unfinished one, and begins at its top. Only the start of a broker reads the role from its configuration.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class BrokerRoleChange:
     async def prepare(self, old: RoleState, new: RoleState) -> None:
         store, tables, replication = self.store, self.tables, self.replication
         # Fence: no put and no change of a table is accepted from here on.
-        self._tell_store()
+        tell_store(self.store, self.role)
         replication.stop_taking()
         # Settle: what was accepted is answered while the old role can still complete it.
         await answer_waiting(store)
@@ -62,15 +62,16 @@ class BrokerRoleChange:
     def serve(self, new: RoleState) -> None:
         self.replication.serve(new)
         # Open: puts are accepted if the role takes them, and held pulls are looked at again.
-        self._tell_store()
+        tell_store(self.store, self.role)
         self.delay.role_changed()
         self.pulls.look_again()
         # Register with the name servers.
         self.registration.register_again()
 
-    def _tell_store(self) -> None:
-        self.store.writability.role_refusal = self.role.refusal
-        self.store.is_replica = self.role.is_replica
+
+def tell_store(store: MessageStore, role: LiveRole) -> None:
+    """Let the store accept or refuse puts as the role of its broker is now."""
+    store.writability.role_refusal, store.is_replica = role.refusal, role.is_replica
 
 
 async def answer_waiting(store: MessageStore) -> None:
